@@ -47,6 +47,7 @@ from tierlog.tiering.base.errors import (
 )
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Histogram, Tracer
+from tierlog.tiering.base.types import count_present
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
@@ -68,20 +69,21 @@ def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
 def topic_of(document: Json, store_id: str) -> TopicInfo:
     """Returns one topic as a store tells of it."""
     try:
-        queues = [
-            QueueInfo(
-                one["queue_id"], one["min_offset"], one["max_offset"],
-                None if one["gaps"] is None else [(first, following) for first, following in one["gaps"]],
-                one["messages"], store_id,
-            )
-            for one in document["offsets"]
-        ]  # fmt: skip
+        queues = [_queue_of(one, store_id) for one in document["offsets"]]
         return TopicInfo(
             name=document["topic"], topic_id=document["topic_id"], queues=queues, archive=document["archive"],
             cold_retention_ms=document["cold_retention_ms"], hold=document["hold"],
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise UnavailableError(f"store {store_id} answered with something else than a topic") from error
+
+
+def _queue_of(document: Json, store_id: str) -> QueueInfo:
+    first, end, gaps = document["min_offset"], document["max_offset"], document["gaps"]
+    gaps = None if gaps is None else [(missing, present) for missing, present in gaps]
+    # a node of an earlier version does not say how many there are
+    messages = document["messages"] if "messages" in document else count_present(first, end, gaps)
+    return QueueInfo(document["queue_id"], first, end, gaps, messages, store_id)
 
 
 def merged(one: TopicInfo | None, other: TopicInfo) -> TopicInfo:

@@ -44,6 +44,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 
 from tierlog.index.format.header import chained_bytes
 from tierlog.index.format.layout import TIERLOG
@@ -246,7 +247,7 @@ def look_beside(manifest: ManifestStore, identity: StoreIdentity, paths: StorePa
 
 
 def _ways_on(identity: StoreIdentity, paths: StorePaths) -> str:
-    command = f"tierlog serve --root {paths.root} --cold {identity.cold_url}"
+    command = f"tierlog serve --root {quote(str(paths.root))} --cold {quote(identity.cold_url or '')}"
     return (
         f"to go on with it after its disk was lost: `{command} --store-id {identity.store_id} --restore` (whoever "
         f"wrote there is fenced); to make a new store beside it: `{command} --store-id ANOTHER-ID`"

@@ -103,6 +103,7 @@ class KnownDamage:
         self._sound_s: dict[int, float] = {}
         self._found: tuple[LogDamage, ...] = ()
         self._unread: str | None = None
+        self._is_closed = False
         #: Set when there is something to verify.
         self.news = threading.Event()
         try:
@@ -154,6 +155,8 @@ class KnownDamage:
                 bases = set(snapshot.segments)
             table, now_s = TopicTable(list(topics)), self._clock.monotonic_s()
             for base in sorted(bases):
+                if self._is_closed:
+                    return
                 segment = snapshot.segments.get(base)
                 if segment is None or base < snapshot.border:
                     self._replace(base, base + size, ())
@@ -165,6 +168,11 @@ class KnownDamage:
             if self._unread is not None:
                 self._unread = None
                 self._save()
+
+    def close(self) -> None:
+        """Ends a verification after the segment that it is at; nothing is written from now on."""
+        with self._lock:
+            self._is_closed = True
 
     def forget_below(self, border: int) -> None:
         """Forgets what was damaged in segments that are gone."""
@@ -191,6 +199,8 @@ class KnownDamage:
     def _save(self) -> None:
         """Killed before it, or refused by the disk: it is found again."""
         with self._lock, contextlib.suppress(StoreError, OSError):
+            if self._is_closed:
+                return
             if self._found or self._fs.exists(self._paths.damage_json):
                 DAMAGE_FILE.replace(self._fs, self._paths.damage_json, self._found, self._paths.tmp)
 

@@ -154,6 +154,7 @@ class HotStore:
             self._closed = True
         with self._state:
             self._state.notify_all()
+        self.damage.close()
         try:
             if self.guard.read_only_reason is None:
                 self.flush()

@@ -178,6 +178,18 @@ def test_a_message_id_that_somebody_made_up_suspects_nothing(world: World) -> No
     assert not engine._hot.damage.news.is_set()
 
 
+def test_nothing_is_remembered_by_a_store_that_was_closed(world: World) -> None:
+    """Verifying may take longer than a stop waits for it, and another process may have the store by then."""
+    damaged(world)
+    engine = world.open()
+    with engine._hot.snapshot() as snapshot:
+        engine.close()
+        engine._hot.damage.suspect(0)
+        engine._hot.damage.verify(snapshot, ["orders", "secret"], lambda first, end: ())
+        engine._hot.damage._replace(0, 4096, [LogDamage(1, 2, 3)])
+    assert not world.fs.exists(StorePaths(world.root).damage_json)
+
+
 def test_damage_goes_with_its_segment(world: World) -> None:
     damaged(world)
     engine = world.open()
