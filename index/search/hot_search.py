@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.layout import in_groups
 from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.search.column_results import FoundRows
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
+from tierlog.index.search.row_filling import RowFilling
 from tierlog.index.search.searcher import StoreSearch, search
-from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
+from tierlog.index.search.task import Found, IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Tombstone
-from tierlog.tiering.format.record import SysFlag
+from tierlog.tiering.format.record import FIXED_BYTES_V1, SysFlag
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
@@ -35,6 +37,8 @@ from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _STEP = 256
+_CHUNK_BYTES = 256 << 10
+"""Records of a queue that a query by columns reads at a time; what it reads behind a page's end is for nothing."""
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _BORN_MS_AT = 40
@@ -129,25 +133,32 @@ class HotSearch:
             run = partial(self._by_born_time, queue, first, last, query=query, within=within)
             yield self._task(ALL_TIME, "commitlog", run)
         else:
-            yield self._stretch(queue, first, last, min(_STEP, query.limit + 1), query)
+            yield self._stretch(queue, first, last, min(_STEP, query.limit + 1), query=query, within=within)
 
-    def _stretch(self, queue: SnapshotQueue, first: int, last: int, step: int, query: Query) -> SearchTask:
+    def _stretch(
+        self, queue: SnapshotQueue, first: int, last: int, step: int, *, query: Query, within: TimeRange
+    ) -> SearchTask:
         """Returns a task for ``[first, last)`` of a queue: it yields the next messages, the rest as another task."""
         bounds = ALL_TIME  # where times may step back, or an end cannot be read, all have to be read anyway
         if self._rises_on(query.axis):
             with contextlib.suppress(CorruptionError):
                 bounds = self._store_ms(queue, first), self._store_ms(queue, last - 1)
 
-        def run(context: SearchContext) -> Iterator[StoredMessage | SearchTask]:
+        def run(context: SearchContext) -> Iterator[Found | SearchTask]:
+            count = _fitting(queue, first, last, query.order) if query.by_columns else step
             if query.order is Order.NEWEST:
-                cut = max(first, last - step)
+                cut = max(first, last - count)
                 rest, chunk = (first, cut), (cut, last)
             else:
-                cut = min(last, first + step)
+                cut = min(last, first + count)
                 chunk, rest = (first, cut), (cut, last)
             if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
-                yield self._stretch(queue, *rest, min(_STEP, 2 * step), query)
+                yield self._stretch(queue, *rest, min(_STEP, 2 * step), query=query, within=within)
             units, failures = queue.checked(*chunk)
+            if query.by_columns:
+                yield from self._rows(_without(units, chunk[0], failures), query, within, context)
+                yield from _fail_if_any(failures)
+                return
             places = units["physical_offset"].tolist()
             good = [place for offset, place in enumerate(places, chunk[0]) if offset not in failures]
             yield from self._messages(good, query, context)
@@ -160,19 +171,24 @@ class HotSearch:
     ) -> Iterator[SearchTask]:
         """Yields messages in groups by born time, which is read off each record without decoding it."""
         units, failures = queue.checked(first, last, with_sums=True)
+        units = _without(units, first, failures)
         places = units["physical_offset"].astype(np.int64)
         if failures:
-            places = np.delete(places, [offset - first for offset in failures])
             yield self._task(ALL_TIME, "commitlog", partial(_fail, failures[min(failures)]))
         born_ms = self._born_ms(places)
         wanted = (born_ms >= within.from_ms) & (born_ms < within.to_ms)
-        born_ms, places = born_ms[wanted], places[wanted]
+        born_ms, places, units = born_ms[wanted], places[wanted], units[wanted]
         order = np.lexsort((places, born_ms))
         step = min(_STEP, query.limit + 1)
         for chosen in np.split(order, range(step, len(order), step)):
             if len(chosen):
                 bounds = int(born_ms[chosen[0]]), int(born_ms[chosen[-1]])
-                yield self._task(bounds, "commitlog", partial(self._messages, places[chosen].tolist(), query))
+                run: Callable[[SearchContext], Iterator[Found]] = partial(
+                    self._messages, places[chosen].tolist(), query
+                )
+                if query.by_columns:
+                    run = partial(self._rows, np.ascontiguousarray(units[chosen]), query, within)
+                yield self._task(bounds, "commitlog", run)
 
     def _born_ms(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Born times of the records at physical offsets."""
@@ -191,6 +207,10 @@ class HotSearch:
 
     def _by_store_time(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
         """Returns the first queue offset in ``[first, last)`` of a message stored at or after a time."""
+        if first >= last or self._store_ms(queue, first) >= time_ms:
+            return first
+        if self._store_ms(queue, last - 1) < time_ms:
+            return last
         while first < last:
             middle = (first + last) // 2
             if self._store_ms(queue, middle) < time_ms:
@@ -212,11 +232,27 @@ class HotSearch:
 
     # both
 
+    def _rows(
+        self, units: NDArray[np.void], query: Query, within: TimeRange, context: SearchContext
+    ) -> Iterator[FoundRows]:
+        """Yields the messages that units lead to, by columns."""
+        filling = RowFilling(
+            self._store_id, Tier.HOT, query, within, segment_bytes=self._snapshot.segment_bytes,
+            erased=self._erased, present_from_ms=None, context=context,
+        )  # fmt: skip
+        filling.expect(int(np.clip(units["size"].astype(np.int64), 0, _CHUNK_BYTES).sum()))
+        try:
+            yield from filling.add_units(units, self._snapshot)
+        except StoreError:
+            yield from filling.finish()  # what was read before counts
+            raise
+        yield from filling.finish()
+
     def _task(
         self,
         bounds: tuple[int, int],
         name: str,
-        run: Callable[[SearchContext], Iterable[StoredMessage | SearchTask]],
+        run: Callable[[SearchContext], Iterable[Found | SearchTask]],
         *,
         counter: str = "segments_unreachable",
     ) -> SearchTask:
@@ -233,6 +269,23 @@ class HotSearch:
                 context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
             else:
                 yield message
+
+
+def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:
+    """Returns how many units at the beginning of ``[first, last)``, or at its end, lead to records of a chunk."""
+    most = _CHUNK_BYTES // FIXED_BYTES_V1
+    newest = order is Order.NEWEST
+    units = (
+        queue.raw_units(max(first, last - most), last) if newest else queue.raw_units(first, min(last, first + most))
+    )
+    sizes = np.clip(units["size"].astype(np.int64), FIXED_BYTES_V1, _CHUNK_BYTES)
+    ends = np.cumsum(sizes[::-1] if newest else sizes)
+    return max(1, int(np.searchsorted(ends, _CHUNK_BYTES, side="right")))
+
+
+def _without(units: NDArray[np.void], first: int, failures: Collection[int]) -> NDArray[np.void]:
+    """Returns the units, of the queue offsets from ``first`` on, but those that lead to no record."""
+    return np.delete(units, [offset - first for offset in failures]) if failures else units
 
 
 def _fail(error: Exception, context: SearchContext) -> Iterator[SearchTask]:

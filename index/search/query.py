@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
 from tierlog.tiering.message.batch import validate_key, validate_topic
@@ -14,6 +16,8 @@ from tierlog.tiering.message.stored_message import Place, StoredMessage
 from tierlog.tiering.objects.object_store import usd_of
 
 MAX_LIMIT = 10_000
+#: Of a page by columns, which costs no object for each message.
+MAX_ROWS = 1 << 16
 DEFAULT_LIMIT = 32
 
 
@@ -35,6 +39,8 @@ class Query:
     """Answer after so long with what is known then; None = when the answer is there."""
     dry_run: bool = False
     """Answer what the query may cost, and read no more than the manifest for it."""
+    by_columns: bool = False
+    """Answer with rows of Arrow in the place of messages; only for a query that :attr:`may_go_by_columns`."""
 
     def __post_init__(self) -> None:
         validate_topic(self.topic)
@@ -42,14 +48,22 @@ class Query:
             validate_key(self.key)
         if self.from_ms >= self.to_ms:
             raise InvalidRequestError(f"from ({self.from_ms}) is not before to ({self.to_ms})", hint="times are ms")
-        if not 1 <= self.limit <= MAX_LIMIT:
-            raise InvalidRequestError(f"limit {self.limit} is not between 1 and {MAX_LIMIT}")
+        most = MAX_ROWS if self.by_columns else MAX_LIMIT
+        if not 1 <= self.limit <= most:
+            raise InvalidRequestError(f"limit {self.limit} is not between 1 and {most}")
         if self.max_requests is not None and self.max_requests < 0:
             raise InvalidRequestError("max_requests is negative")
         if self.timeout_ms is not None and self.timeout_ms <= 0:
             raise InvalidRequestError(f"timeout_ms {self.timeout_ms} is not positive")
+        if self.by_columns and not self.may_go_by_columns:
+            raise InvalidRequestError("a query goes by columns only without a key, and is no dry run")
         if self.cursor is not None:
             self.after  # noqa: B018  a bad cursor is refused before anything is read
+
+    @property
+    def may_go_by_columns(self) -> bool:
+        """Whether nothing has to be looked at message by message."""
+        return self.key is None and not self.dry_run
 
     @property
     def time_range(self) -> TimeRange:
@@ -308,3 +322,10 @@ class Answer:
     coverage: Coverage
     estimate: CostEstimate | None = None
     """Of a dry run."""
+    rows: pa.RecordBatch | None = None
+    """Of a query by columns, in the place of messages: the columns of ``FOUND_SCHEMA``."""
+
+    @property
+    def count(self) -> int:
+        """The number of messages, however they are given."""
+        return len(self.messages) if self.rows is None else self.rows.num_rows

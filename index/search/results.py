@@ -53,11 +53,12 @@ class Results:
         if self._end is None or (place > self._end if self._newest else place < self._end):
             self._end = place
 
-    def page(self) -> tuple[list[StoredMessage], bool]:
-        """Returns the page in order, and whether there is a message behind it."""
+    def page(self) -> tuple[list[StoredMessage], Place | None, bool]:
+        """Returns the page in order, the place of its last message, and whether there is a message behind it."""
         self._keep_the_best()
         page = [self._found[place] for place in self._fitting(sorted(self._found, reverse=self._newest))]
-        return page, len(page) < len(self._found) or (self._end is not None and bool(page))
+        last = page[-1].place(self._query.axis) if page else None
+        return page, last, len(page) < len(self._found) or (self._end is not None and bool(page))
 
     def is_certain_before(self, time_ms: int) -> bool:
         """Whether nothing of this time, or behind it in the order, can belong to the page or tell of a next one."""
@@ -67,6 +68,9 @@ class Results:
         if self._end is not None and self._is_behind(time_ms, self._end[0]):
             return True
         return self._certain is not None and self._is_behind(time_ms, self._certain)
+
+    def settle(self) -> None:
+        """Does nothing: what is certain is always known."""
 
     def before(self, time_ms: int) -> int:
         """Returns how many results come before this time in the order."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from tierlog.index.search.column_results import ColumnResults
 from tierlog.index.search.query import Answer, Coverage, Failure, Query, StoreCoverage, encode_cursor
 from tierlog.index.search.results import PAGE_BYTES, Results
 from tierlog.index.search.schedule import EndedTask, Schedule, ScheduleResult
@@ -63,11 +64,12 @@ class Searcher:
         # what bounds the search
         deadline_s = None if query.timeout_ms is None else self._clock.monotonic_s() + query.timeout_ms / 1000
         coverage = Coverage()
-        results = Results(query, page_bytes)
+        results = ColumnResults(query, page_bytes) if query.by_columns else Results(query, page_bytes)
         bill = ReadBill(query.max_requests)
         schedule = Schedule(
             query.order, query.limit + 1, results, bill,
             pool=self._pool, concurrency=self._concurrency, clock=self._clock, deadline_s=deadline_s,
+            waits=query.by_columns,
         )  # fmt: skip
         # plan all stores in one snapshot each, and run the tasks
         unknown: list[TopicNotFoundError] = []
@@ -88,12 +90,12 @@ class Searcher:
             raise unknown[0] if unknown else TopicNotFoundError(f"no store holds topic {query.topic!r}")
         fill_coverage(coverage, outcome, query.order, RequestChain(bill))
         # the page, and claims that go no further than it
-        page, has_more = results.page()
+        page, last, has_more = results.page()
         cursor = None
-        if has_more:
-            cursor = encode_cursor(page[-1].place(query.axis), query.axis, query.order)
+        if has_more and last is not None:
+            cursor = encode_cursor(last, query.axis, query.order)
             coverage.cut_by = coverage.cut_by or "limit"
-            _end_claims(coverage, page[-1].time_ms(query.axis), query.order)
+            _end_claims(coverage, last[0], query.order)
         for covered in coverage.stores:
             covered.drop_empty_claims()
             for claim in covered.claims():
@@ -101,7 +103,9 @@ class Searcher:
         coverage.requests, coverage.manifest_requests = bill.requests, bill.manifest_requests
         coverage.bytes, coverage.cost_usd = bill.bytes, bill.cost_usd
         coverage.round_trips, coverage.waves = bill.round_trips, bill.waves(self._concurrency)
-        return Answer(page, cursor, coverage)
+        if isinstance(page, list):
+            return Answer(page, cursor, coverage)
+        return Answer([], cursor, coverage, rows=page)
 
 
 def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from tierlog.index.search.hot_search import HotPage
-from tierlog.index.search.query import Query
+from tierlog.index.search.query import MAX_LIMIT, Query
 from tierlog.index.search.remote_search import check_page
 from tierlog.index.search.results import range_behind_cursor
 from tierlog.service.cluster.node_client import NodeClient
@@ -82,7 +82,7 @@ class StoreFanOut:
         """Asks each for what it has hot; an answer that cannot be one to the query is a failure."""
         most_s = None if query.timeout_ms is None else query.timeout_ms / 1000
         asked = {
-            "key": query.key, "from": query.from_ms, "to": query.to_ms, "limit": query.limit,
+            "key": query.key, "from": query.from_ms, "to": query.to_ms, "limit": min(query.limit, MAX_LIMIT),
             "time": query.axis.value, "order": query.order.value, "cursor": query.cursor, "page_bytes": page_bytes,
         }  # fmt: skip
         path = f"/v1/topics/{quote(query.topic, safe='')}/hot"
