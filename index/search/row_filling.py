@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tierlog.index.search.column_results import FoundRows
 from tierlog.index.search.query import Query
 from tierlog.index.search.task import SearchContext
+from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import ALL_TIME, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.segment.reader import item_at
 from tierlog.tiering.format.filler import Filler
@@ -88,7 +89,11 @@ class RowFilling:
         self._left_bytes -= len(frame)
 
     def add_units(self, units: NDArray[np.void], snapshot: HotSnapshot) -> Iterator[FoundRows]:
-        """Adds the records of queue units that were compared with the log; yields every batch that is full."""
+        """Adds the records of queue units that were compared with the log; yields every batch that is full.
+
+        One that cannot be read is raised when the others are added.
+        """
+        failure: StoreError | None = None
         offsets = units["physical_offset"].astype(np.int64)
         numbers = offsets // self._segment_bytes
         self._context.segments_read.update(
@@ -106,10 +111,14 @@ class RowFilling:
                         units[at:high], segment.data, base, topic=self._topic, bounds=self._bounds
                     )
                 if at < high:
-                    record = snapshot.record(int(offsets[at]))
+                    try:
+                        yield from self._add_plain(snapshot.record(int(offsets[at])), size_bytes)
+                    except StoreError as error:
+                        failure = failure or error
                     at += 1
-                    yield from self._add_plain(record, size_bytes)
             self._left_bytes -= size_bytes
+        if failure is not None:
+            raise failure
 
     def finish(self) -> Iterator[FoundRows]:
         """Yields what was added since the last batch, if there is anything to show."""
