@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 _TEXT = pa.string()
 #: What JSON writes short, but two; the backslash first, as the others add some.
 _SHORT_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+#: Of a cell that a spreadsheet calculates, with what it passes over before; and what a cell may not have bare.
+_FORMULA, _QUOTED = "^[=+\\-@\t\r]", '[,"\r\n]'
 _ESCAPED, _OTHER_CONTROLS = r'[\x00-\x1f"\\]', r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
 
 
@@ -40,6 +42,33 @@ def ndjson(rows: pa.RecordBatch) -> bytes:
         pc.if_else(column("body_compressed"), '","body_compressed":true}\n', '"}\n'),
     ]  # fmt: skip
     return joined(pc.binary_join_element_wise(*members, ""))
+
+
+def csv(rows: pa.RecordBatch) -> bytes:
+    """Returns a line for each message; what a spreadsheet would take for a formula has an apostrophe before it."""
+    column = rows.column
+    body, is_text = _readable(column("body"))
+    properties = pc.binary_join_element_wise("{", _members(column("properties"), ", ", ": "), "}", "")
+    cells = [
+        _cell(column("message_id")), _cell(column("store_id")), _digits(column("physical_offset")),
+        _cell(column("topic")), _digits(column("queue_id")), _digits(column("queue_offset")),
+        _cell(pc.binary_join(column("keys"), " ")), _cell(column("tag")), _cell(properties),
+        _digits(column("born_ms")), _digits(column("store_ms")), column("tier"), _digits(column("size_bytes")),
+        _cell(pc.if_else(is_text, body, "")), pc.if_else(is_text, "", body),
+    ]  # fmt: skip
+    return joined(pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, ","), "\n", ""))
+
+
+def _cell(texts: pa.Array) -> pa.Array:
+    """Returns texts as they stand in a cell of CSV."""
+    is_formula = pc.match_substring_regex(texts, _FORMULA)
+    if _any(is_formula):
+        texts = pc.if_else(is_formula, pc.binary_join_element_wise("'", texts, ""), texts)
+    is_quoted = pc.match_substring_regex(texts, _QUOTED)
+    if not _any(is_quoted):
+        return texts
+    doubled = pc.replace_substring(texts, '"', '""')
+    return pc.if_else(is_quoted, pc.binary_join_element_wise('"', doubled, '"', ""), texts)
 
 
 def joined(texts: pa.Array) -> bytes:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tierlog.index.search.query import MAX_ROWS, Answer, Query
 from tierlog.service.wire.documents import Json, merged_coverage
+from tierlog.service.wire.message_text import ndjson
 from tierlog.tiering.message.arrow_schema import FOUND_SCHEMA, message_batch
 
 #: Of a message, as long as none was seen: a first page that is too small costs less than one that is too large.
@@ -56,6 +57,10 @@ class PagedQuery:
             query = replace(query, cursor=answer.next_cursor, max_requests=left)
             if query.by_columns and rows.num_rows:
                 query = replace(query, limit=self._rows_for(pc.mean(rows.column("size_bytes")).as_py()))
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the same as NDJSON, the lines of a page at a time."""
+        return map(ndjson, self.pages())
 
     def metadata(self) -> Json:
         """Returns what stands beside the messages of all pages so far."""

@@ -7,9 +7,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from tierlog.service.cli.arguments import add_format, add_target
+from tierlog.service.cli.arguments import ROW_FORMS, add_format, add_target
 from tierlog.service.cli.errors import say
-from tierlog.service.cli.output import Rows, messages_out
+from tierlog.service.cli.output import COLUMN_FORMS, Rows, messages_out, write_columns
 from tierlog.service.cli.output_style import OutputStyle
 from tierlog.service.cli.signals import interruptible
 from tierlog.service.cli.targets import Reader, open_reader
@@ -32,6 +32,10 @@ EXAMPLES = (
     (
         "all of one day, for another program",
         "tierlog query orders --from 2026-03-01 --to 2026-03-02 --all --url http://127.0.0.1:8080 | jq .body",
+    ),
+    (
+        "a whole topic as a Parquet file",
+        "tierlog query orders --all --format parquet --url http://127.0.0.1:8080 >orders.parquet",
     ),
     (
         "what would it cost to ask the bucket",
@@ -81,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
     parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
     parser.add_argument("-v", "--full", action="store_true", help="in a table every field, and bodies whole")
-    add_format(parser, times=True)
+    add_format(parser, forms=(*ROW_FORMS, "parquet"), times=True)
     add_target(parser, writes=False)
 
 
@@ -97,6 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(target: Reader, arguments: argparse.Namespace) -> int:
     look = OutputStyle.of(arguments)
+    if arguments.all and not arguments.dry_run and not sys.stdout.isatty() and look.form in COLUMN_FORMS:
+        return _download(target, arguments, look.form)
     out = messages_out(look, arguments.key, by_born=arguments.time == TimeAxis.BORN.value)
     cursor: str | None = arguments.cursor
     coverage: Json = {}
@@ -113,8 +119,20 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
         if not arguments.all or cursor is None:
             break
     beside = {"next_cursor": cursor, "coverage": coverage}
-    form = look.form
     out.end(**beside)
+    return _ended(beside, arguments, look.form, found)
+
+
+def _download(target: Reader, arguments: argparse.Namespace, form: str) -> int:
+    """Shows all messages without an object for each."""
+    followed = target.follow(_question(arguments, arguments.cursor), arguments.limit)
+    found = write_columns(followed, form)
+    return _ended(followed.metadata(), arguments, form, found)
+
+
+def _ended(beside: Json, arguments: argparse.Namespace, form: str, found: int) -> int:
+    """Says what stands beside the messages, and returns the exit code."""
+    cursor, coverage = beside["next_cursor"], beside["coverage"]
     if arguments.coverage and form != "json":
         # where rows have one shape, the coverage would be a row of another: it goes beside them
         stream = sys.stdout if form in ("ndjson", "table") else sys.stderr
