@@ -17,7 +17,7 @@ from tierlog.index.objects.lookup import KeyRun
 from tierlog.index.search.cost import TaskCost, cost_of_object
 from tierlog.index.search.query import Query, TierCoverage
 from tierlog.index.search.segment_search import COUNTER, Hits, SegmentSearch
-from tierlog.index.search.task import Bounds, IndexOutcome, SearchContext, SearchTask
+from tierlog.index.search.task import Bounds, Found, IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import ALL_TIME, EVER, Order, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
@@ -59,7 +59,7 @@ class ColdSearch:
             self.claim.manifest_version = max(self.claim.manifest_version or 0, head.version)
 
         def despite_deletion(task: SearchTask) -> SearchTask:
-            def run(context: SearchContext) -> Iterator[StoredMessage | SearchTask]:
+            def run(context: SearchContext) -> Iterator[Found | SearchTask]:
                 try:
                     for item in task.run(context):
                         yield despite_deletion(item) if isinstance(item, SearchTask) else item

@@ -16,7 +16,7 @@ from tierlog.index.search.query import Answer, CostEstimate, CostRange, Coverage
 from tierlog.index.search.results import Results
 from tierlog.index.search.schedule import EndedTask, ScheduleResult
 from tierlog.index.search.searcher import StoreSearch, fill_coverage
-from tierlog.index.search.task import SearchContext, SearchTask
+from tierlog.index.search.task import Found, SearchContext, SearchTask
 from tierlog.tiering.base.errors import StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import Order, Tier, TimeAxis
 from tierlog.tiering.cold.reading.bill import BudgetSpentError, ReadBill, RequestChain
@@ -120,10 +120,11 @@ class _DryRun:
                 self._is_whole = self._is_whole and isinstance(failure, TopicNotFoundError)
             self.ended.append(EndedTask(task, context, error))
 
-    def _take(self, item: StoredMessage | SearchTask) -> None:
+    def _take(self, item: Found | SearchTask) -> None:
         if isinstance(item, SearchTask):
             self.push(item)
             return
+        assert isinstance(item, StoredMessage)  # a dry run never goes by columns
         self._all.add(item)
         if item.tier is Tier.HOT:
             self.counted.add(item)

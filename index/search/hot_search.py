@@ -9,24 +9,28 @@ are copies, so nothing that moves into the archive meanwhile is missed or twice.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.layout import in_groups
 from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.search.column_results import FoundRows
 from tierlog.index.search.hot_times import HotTimes
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
+from tierlog.index.search.row_filling import RowFilling
 from tierlog.index.search.searcher import Searcher, StoreSearch
-from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
+from tierlog.index.search.task import Found, IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Tombstone
+from tierlog.tiering.format.record import FIXED_BYTES_V1
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
@@ -34,6 +38,8 @@ from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _STEP = 256
+_CHUNK_BYTES = 256 << 10
+"""Records of a queue that a query by columns reads at a time; what it reads behind a page's end is for nothing."""
 
 
 class HotSearch:
@@ -139,22 +145,26 @@ class HotSearch:
         tags = query.filters.tags if query.filters is not None and queue.tags_are_compared else None
         hashes = tags.hashes if tags is not None else None
 
-        def run(context: SearchContext) -> Iterator[StoredMessage | SearchTask]:
+        def run(context: SearchContext) -> Iterator[Found | SearchTask]:
+            count = _fitting(queue, first, last, query.order) if query.by_columns else step
             if query.order is Order.NEWEST:
-                cut = max(first, last - step)
+                cut = max(first, last - count)
                 rest, chunk = (first, cut), (cut, last)
             else:
-                cut = min(last, first + step)
+                cut = min(last, first + count)
                 chunk, rest = (first, cut), (cut, last)
             if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
                 yield self._stretch(queue, range(*rest), min(_STEP, 2 * step), query, within)
             units, failures = queue.checked(*chunk)
-            good = [
-                place
-                for offset, (place, _, tag) in enumerate(units.tolist(), chunk[0])
-                if offset not in failures and (hashes is None or tag in hashes)
-            ]
-            yield from self._messages(good, query, within, context)
+            if query.by_columns:
+                yield from self._rows(_without(units, chunk[0], failures), query, within, context)
+            else:
+                good = [
+                    place
+                    for offset, (place, _, tag) in enumerate(units.tolist(), chunk[0])
+                    if offset not in failures and (hashes is None or tag in hashes)
+                ]
+                yield from self._messages(good, query, within, context)
             yield from _fail_if_any(failures)
 
         return self._task(bounds, "commitlog", run)
@@ -164,28 +174,48 @@ class HotSearch:
     ) -> Iterator[SearchTask]:
         """Yields messages in groups by born time, which is read off each record without decoding it."""
         units, failures = queue.checked(first, last, with_sums=True)
+        units = _without(units, first, failures)
         places = units["physical_offset"].astype(np.int64)
         if failures:
-            places = np.delete(places, [offset - first for offset in failures])
             yield self._task(ALL_TIME, "commitlog", partial(_fail, failures[min(failures)]))
         born_ms = self._times.of(places, TimeAxis.BORN)
         wanted = (born_ms >= within.from_ms) & (born_ms < within.to_ms)
-        born_ms, places = born_ms[wanted], places[wanted]
+        born_ms, places, units = born_ms[wanted], places[wanted], units[wanted]
         order = np.lexsort((places, born_ms))
         step = min(_STEP, query.limit + 1)
         for chosen in np.split(order, range(step, len(order), step)):
             if len(chosen):
                 bounds = int(born_ms[chosen[0]]), int(born_ms[chosen[-1]])
-                run = partial(self._messages, places[chosen].tolist(), query, within)
+                run: Callable[[SearchContext], Iterator[Found]] = partial(
+                    self._messages, places[chosen].tolist(), query, within
+                )
+                if query.by_columns:
+                    run = partial(self._rows, np.ascontiguousarray(units[chosen]), query, within)
                 yield self._task(bounds, "commitlog", run)
 
     # both
+
+    def _rows(
+        self, units: NDArray[np.void], query: Query, within: TimeRange, context: SearchContext
+    ) -> Iterator[FoundRows]:
+        """Yields the messages that units lead to, by columns."""
+        filling = RowFilling(
+            self._store_id, Tier.HOT, query, within, segment_bytes=self._snapshot.segment_bytes,
+            erased=self._erased, present_from_ms=None, context=context,
+        )  # fmt: skip
+        filling.expect(int(np.clip(units["size"].astype(np.int64), 0, _CHUNK_BYTES).sum()))
+        try:
+            yield from filling.add_units(units, self._snapshot)
+        except StoreError:
+            yield from filling.finish()  # what was read before counts
+            raise
+        yield from filling.finish()
 
     def _task(
         self,
         bounds: tuple[int, int],
         name: str,
-        run: Callable[[SearchContext], Iterable[StoredMessage | SearchTask]],
+        run: Callable[[SearchContext], Iterable[Found | SearchTask]],
         *,
         counter: str = "segments_unreachable",
     ) -> SearchTask:
@@ -204,6 +234,23 @@ class HotSearch:
                 context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
             elif context.matches(message, query, within):
                 yield message
+
+
+def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:
+    """Returns how many units at the beginning of ``[first, last)``, or at its end, lead to records of a chunk."""
+    most = _CHUNK_BYTES // FIXED_BYTES_V1
+    newest = order is Order.NEWEST
+    units = (
+        queue.raw_units(max(first, last - most), last) if newest else queue.raw_units(first, min(last, first + most))
+    )
+    sizes = np.clip(units["size"].astype(np.int64), FIXED_BYTES_V1, _CHUNK_BYTES)
+    ends = np.cumsum(sizes[::-1] if newest else sizes)
+    return max(1, int(np.searchsorted(ends, _CHUNK_BYTES, side="right")))
+
+
+def _without(units: NDArray[np.void], first: int, failures: Collection[int]) -> NDArray[np.void]:
+    """Returns the units, of the queue offsets from ``first`` on, but those that lead to no record."""
+    return np.delete(units, [offset - first for offset in failures]) if failures else units
 
 
 def _fail(error: Exception, context: SearchContext) -> Iterator[SearchTask]:

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from tierlog.index.search.filters import MessageFilters
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.times import format_time
@@ -16,6 +18,8 @@ from tierlog.tiering.message.stored_message import Place, StoredMessage
 from tierlog.tiering.objects.object_store import usd_of
 
 MAX_LIMIT = 10_000
+#: Of a page by columns, which costs no object for each message.
+MAX_ROWS = 1 << 16
 DEFAULT_LIMIT = 32
 
 
@@ -48,6 +52,8 @@ class Query:
     """Names and values: of a property, or of a field of a body that is a JSON object."""
     filters: MessageFilters | None = field(init=False, repr=False, compare=False, default=None)
     """What these three say; None where every message passes."""
+    by_columns: bool = False
+    """Answer with rows of Arrow in the place of messages; only for a query that :attr:`may_go_by_columns`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", MessageFilters.of(self.tag, self.contains, self.where))
@@ -57,14 +63,22 @@ class Query:
         if self.from_ms >= self.to_ms:
             said = f"from ({format_time(self.from_ms)}) is not before to ({format_time(self.to_ms)})"
             raise InvalidRequestError(said, hint="the range is [from, to)")
-        if not 1 <= self.limit <= MAX_LIMIT:
-            raise InvalidRequestError(f"limit {self.limit} is not between 1 and {MAX_LIMIT}")
+        most = MAX_ROWS if self.by_columns else MAX_LIMIT
+        if not 1 <= self.limit <= most:
+            raise InvalidRequestError(f"limit {self.limit} is not between 1 and {most}")
         if self.max_requests is not None and self.max_requests < 0:
             raise InvalidRequestError("max_requests is negative")
         if self.timeout_ms is not None and self.timeout_ms <= 0:
             raise InvalidRequestError(f"timeout_ms {self.timeout_ms} is not positive")
+        if self.by_columns and not self.may_go_by_columns:
+            raise InvalidRequestError("a query goes by columns only without a key and filters, and is no dry run")
         if self.cursor is not None:
             self.after  # noqa: B018  a bad cursor is refused before anything is read
+
+    @property
+    def may_go_by_columns(self) -> bool:
+        """Whether nothing has to be looked at message by message."""
+        return self.key is None and self.filters is None and not self.dry_run
 
     @property
     def time_range(self) -> TimeRange:
@@ -354,3 +368,10 @@ class Answer:
     """Of a dry run."""
     hint: AxisHint | None = None
     """Of a first page without a message, if a short look found some by the other time."""
+    rows: pa.RecordBatch | None = None
+    """Of a query by columns, in the place of messages: the columns of ``FOUND_SCHEMA``."""
+
+    @property
+    def count(self) -> int:
+        """The number of messages, however they are given."""
+        return len(self.messages) if self.rows is None else self.rows.num_rows

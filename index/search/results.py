@@ -85,6 +85,9 @@ class Results:
             return True
         return self._certain is not None and self._is_behind(time_ms, self._certain)
 
+    def settle(self) -> None:
+        """Does nothing: what is certain is always known."""
+
     def before(self, time_ms: int) -> int:
         """Returns how many results come before this time in the order."""
         return sum(self._is_behind(time_ms, place[0]) for place in self._found)

@@ -18,15 +18,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from tierlog.index.search.column_results import ColumnResults
 from tierlog.index.search.results import Results
-from tierlog.index.search.task import SearchContext, SearchTask
+from tierlog.index.search.task import Found, SearchContext, SearchTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import Order
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.bill import AbandonedError, ReadBill, RequestChain
 from tierlog.tiering.cold.reading.gate import entering_archive
-from tierlog.tiering.message.stored_message import StoredMessage
 
 _LOOK_S = 0.05
 """How often a waiting thread looks at the clock, which may be one that a test moves."""
@@ -78,7 +78,7 @@ class _Queue:
 class _Yield:
     """The yield of a task on the pool; taken over as a whole."""
 
-    items: list[StoredMessage | SearchTask] = field(default_factory=list)
+    items: list[Found | SearchTask] = field(default_factory=list)
 
 
 class Schedule:
@@ -88,15 +88,20 @@ class Schedule:
         self,
         order: Order,
         wanted: int,
-        results: Results,
+        results: Results | ColumnResults,
         bill: ReadBill,
         *,
         pool: WorkerPool | None = None,
         concurrency: int = 1,
         clock: Clock | None = None,
         deadline_s: float | None = None,
+        waits: bool = False,
     ) -> None:
-        """``wanted``: so many results make the page certain. ``deadline_s`` is a moment of ``clock``."""
+        """``wanted``: so many results make the page certain. ``deadline_s`` is a moment of ``clock``.
+
+        With ``waits`` the caller's thread waits for the pool rather than read what may turn out not to be wanted: for
+        answers of which most is given, whose reader wants the processor's time more than the shortest wait.
+        """
         self._newest = order is Order.NEWEST
         self._wanted = wanted
         self._results = results
@@ -105,6 +110,7 @@ class Schedule:
         self._concurrency = concurrency
         self._clock = clock
         self._deadline_s = deadline_s
+        self._waits = waits
         self._changed = threading.Condition()
         self._numbers = count()
         self._local, self._remote = _Queue(), _Queue()
@@ -177,9 +183,16 @@ class Schedule:
         needed = [(task, queue) for task, queue in tops if task is not None and self._is_needed(task)]
         if not needed:
             return None
+        if self._pool and self._waits and self._is_others_turn(needed[0][0]):
+            return None
         return min(needed, key=lambda each: self._first(each[0]))[1].pop()
 
-    def _take_over(self, item: StoredMessage | SearchTask) -> None:
+    def _is_others_turn(self, task: SearchTask) -> bool:
+        """Whether something for the pool comes before a task of this thread, and is needed."""
+        others = [*self._running.values(), *filter(None, (self._remote.top(),))]
+        return any(self._first(other) < self._first(task) and self._is_needed(other) for other in others)
+
+    def _take_over(self, item: Found | SearchTask) -> None:
         with self._changed:
             self._accept(item)
 
@@ -290,7 +303,7 @@ class Schedule:
 
     # both; the lock is held but in _run_task
 
-    def _run_task(self, task: SearchTask, give: Callable[[StoredMessage | SearchTask], None]) -> EndedTask:
+    def _run_task(self, task: SearchTask, give: Callable[[Found | SearchTask], None]) -> EndedTask:
         """Does a task; what it yielded before a failure counts all the same."""
         context = SearchContext(RequestChain(self._bill, task.depth))
         try:
@@ -300,7 +313,7 @@ class Schedule:
             return EndedTask(task, context, error)
         return EndedTask(task, context)
 
-    def _items(self, task: SearchTask, context: SearchContext) -> Iterable[StoredMessage | SearchTask]:
+    def _items(self, task: SearchTask, context: SearchContext) -> Iterable[Found | SearchTask]:
         for item in task.run(context):
             if isinstance(item, SearchTask):
                 yield replace(item, depth=context.chain.depth)
@@ -309,11 +322,11 @@ class Schedule:
             if task.is_local and self._is_late():
                 raise AbandonedError("the time of the query is over")
 
-    def _accept(self, item: StoredMessage | SearchTask) -> None:
+    def _accept(self, item: Found | SearchTask) -> None:
         if isinstance(item, SearchTask):
             self.push(item)
         else:
-            self._results.add(item)
+            self._results.add(item)  # type: ignore[arg-type]  # rows come only where they are asked for
 
     def _first(self, task: SearchTask) -> int:
         """Returns the first time that a task may yield, on a scale that rises in the order of the results."""
@@ -327,6 +340,7 @@ class Schedule:
 
     def _outcome(self) -> ScheduleResult:
         self._raise_unforeseen()
+        self._results.settle()
         ended = [each for each in self._ended if self._is_needed(each.task)]
         open_tasks = [*self._running.values(), *self._local.all(), *self._remote.all()]
         left = [task for task in open_tasks if self._is_needed(task)]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from tierlog.index.search.column_results import ColumnResults
 from tierlog.index.search.query import Answer, Coverage, Failure, Query, StoreCoverage, encode_cursor
 from tierlog.index.search.results import PAGE_BYTES, Results, place_before
 from tierlog.index.search.schedule import EndedTask, Schedule, ScheduleResult
@@ -80,11 +81,12 @@ class Searcher:
         # what bounds the search
         deadline_s = None if query.timeout_ms is None else self._clock.monotonic_s() + query.timeout_ms / 1000
         coverage = Coverage()
-        results = Results(query, page_bytes)
+        results = ColumnResults(query, page_bytes) if query.by_columns else Results(query, page_bytes)
         bill = ReadBill(query.max_requests)
         schedule = Schedule(
             query.order, query.limit + 1, results, bill,
             pool=self._pool, concurrency=self._concurrency, clock=self._clock, deadline_s=deadline_s,
+            waits=query.by_columns,
         )  # fmt: skip
         # plan all stores in one snapshot each, and run the tasks
         unknown: list[TopicNotFoundError] = []
@@ -105,7 +107,10 @@ class Searcher:
             raise unknown[0] if unknown else TopicNotFoundError(f"no store holds topic {query.topic!r}")
         fill_coverage(coverage, outcome, query.order, RequestChain(bill))
         # the page, and claims that go no further than it
-        page, end = results.page() if query.filters is None else _filtered_page(results, coverage, outcome, query)
+        if query.filters is not None and isinstance(results, Results):
+            page, end = _filtered_page(results, coverage, outcome, query)
+        else:
+            page, end = results.page()
         cursor = None
         if end is not None:
             cursor = encode_cursor(end, query.axis, query.order)
@@ -121,7 +126,9 @@ class Searcher:
         coverage.requests, coverage.manifest_requests = bill.requests, bill.manifest_requests
         coverage.bytes, coverage.cost_usd = bill.bytes, bill.cost_usd
         coverage.round_trips, coverage.waves = bill.round_trips, bill.waves(self._concurrency)
-        return Answer(page, cursor, coverage)
+        if isinstance(page, list):
+            return Answer(page, cursor, coverage)
+        return Answer([], cursor, coverage, rows=page)
 
 
 def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:

@@ -13,14 +13,16 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tierlog.index.search.column_results import FoundRows
 from tierlog.index.search.cost import TaskCost, cost_of_frames, cost_of_hits, cost_of_segment
 from tierlog.index.search.query import Query, TierCoverage
-from tierlog.index.search.task import Bounds, SearchContext, SearchTask
-from tierlog.tiering.base.errors import CorruptionError
+from tierlog.index.search.row_filling import RowFilling, Span
+from tierlog.index.search.task import Bounds, Found, SearchContext, SearchTask
+from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
-from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader, item_at, items_in
+from tierlog.tiering.cold.segment.reader import FRAME_COLUMNS, DirectoryRow, SegmentReader, TopicRuns, item_at, items_in
 from tierlog.tiering.format.filler import Filler
 from tierlog.tiering.format.manifest import Head, LogEntry
 from tierlog.tiering.format.queue_rows import QueueRows
@@ -30,7 +32,7 @@ from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.message.stored_message import StoredMessage
 
 T = TypeVar("T")
-TaskBody = Callable[[SearchContext], Iterable[StoredMessage | SearchTask]]
+TaskBody = Callable[[SearchContext], Iterable[Found | SearchTask]]
 
 COUNTER = "segments_unreachable"
 _GAP_BYTES = 64 << 10
@@ -40,6 +42,8 @@ _FILTERED_RECORDS = 1 << 16
 """Where most records may not pass a filter, the frames of so many follow each other in time, and of those neighbours
 come together: many in a request, and what was examined when budget or time end is all but a stretch of the order."""
 _ALL_RECORDS = 1 << 62
+_REST_SHARE = 8
+"""Behind the frames that should make a page, frames of such a part of one are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,69 @@ def _position(want: FrameWant[T]) -> int:
 def bounds_of(wants: Sequence[FrameWant[T]]) -> Bounds:
     """Bounds of all of them."""
     return min(want.bounds[0] for want in wants), max(want.bounds[1] for want in wants)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFrames:
+    """Frames of a segment that hold runs of a topic, in the order in which a query wants them: all as columns."""
+
+    runs: TopicRuns
+    #: Of each frame: the numbers of its first run and of the one behind its last, and bounds of its times.
+    first: NDArray[np.int64]
+    end: NDArray[np.int64]
+    low_ms: NDArray[np.int64]
+    high_ms: NDArray[np.int64]
+    expected: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, runs: TopicRuns, query: Query, within: TimeRange) -> RunFrames:
+        """Makes those of the runs that may hold a time within."""
+        low, high = f"min_{query.axis.value}_ms", f"max_{query.axis.value}_ms"
+        runs = runs[(runs[low] <= within.to_ms - 1) & (runs[high] >= within.from_ms)]
+        first = np.flatnonzero(np.diff(runs["frame_position"], prepend=-1))
+        if not len(first):
+            return cls(runs, *[np.empty(0, np.int64)] * 5)
+        end = np.append(first[1:], len(runs))
+        low_ms, high_ms = np.minimum.reduceat(runs[low], first), np.maximum.reduceat(runs[high], first)
+        expected = np.add.reduceat(runs["records"], first)
+        order = np.argsort(-high_ms if query.order is Order.NEWEST else low_ms, kind="stable")
+        return cls(runs, first[order], end[order], low_ms[order], high_ms[order], expected[order])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def records(self) -> int:
+        """The number of records in the runs."""
+        return int(self.expected.sum())
+
+    @property
+    def bounds(self) -> Bounds:
+        """Bounds of all of them."""
+        return int(self.low_ms.min()), int(self.high_ms.max())
+
+    def cut(self, enough: int) -> tuple[RunFrames, RunFrames]:
+        """Returns the first frames, of which so many results are to be expected, and the others."""
+        count = int(np.searchsorted(np.cumsum(self.expected), enough)) + 1
+        return self._between(0, count), self._between(count, len(self))
+
+    def wants(self) -> list[FrameWant[Span]]:
+        """Returns the frames one by one."""
+        found = []
+        for number in range(len(self)):
+            runs = self.runs[int(self.first[number]) : int(self.end[number])]
+            place = FramePlace(*(int(runs[0][name]) for name in FRAME_COLUMNS))
+            spans = [
+                (start, start + size)
+                for start, size in zip(runs["position"].tolist(), runs["bytes"].tolist(), strict=True)
+            ]
+            bounds = int(self.low_ms[number]), int(self.high_ms[number])
+            found.append(FrameWant(place, bounds, int(self.expected[number]), spans))
+        return found
+
+    def _between(self, start: int, end: int) -> RunFrames:
+        columns = (self.first, self.end, self.low_ms, self.high_ms, self.expected)
+        return RunFrames(self.runs, *(column[start:end] for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +299,11 @@ class SegmentSearch:
         manifest = self._manifest
         entry = manifest.entry_of_rows(manifest.reader(context.chain.for_manifest(), scan=True), self._head, base)
         reader = manifest.reader(context.chain, scan=True)
+        if self._query.by_columns:
+            runs = SegmentReader(reader, entry).topic_runs(self._query.topic)
+            frames_of_runs = RunFrames.of(runs, self._query, self._within)
+            yield from self._column_reads(frames_of_runs, self._query.limit + 1, entry, reader)
+            return
         frames: dict[FramePlace, list[DirectoryRow]] = {}
         for row in SegmentReader(reader, entry).directory_rows(self._query.topic):
             if row.overlaps(self._query.axis, self._within):
@@ -248,6 +320,48 @@ class SegmentSearch:
             return (item for row in rows for item in items_in(frame, row))
 
         yield from self._reads(wants, entry, reader, items, scan=True)
+
+    # by columns
+
+    def _column_reads(
+        self, frames: RunFrames, enough: int, entry: LogEntry, reader: ArchiveReader
+    ) -> Iterator[SearchTask]:
+        """Yields tasks that read the first frames in the order, and one for the rest: a page needs few of thousands.
+
+        The first frames have results in part only, so a little of the rest is needed too.
+        """
+
+        def is_kept(place: FramePlace) -> bool:
+            return reader.holds_data(entry.key, place.position, place.position + place.length)
+
+        first, rest = frames.cut(enough)
+        for group in together(first.wants(), self._query.order, enough, is_kept):
+
+            def run(context: SearchContext, group: list[FrameWant[Span]] = group) -> Iterator[FoundRows]:
+                return self._rows_of(group, entry, context)
+
+            yield self._task(bounds_of(group), entry.key, run, sum(want.expects for want in group))
+        if len(rest):
+            more = max(1, self._query.limit // _REST_SHARE)
+            yield self._task(
+                rest.bounds, entry.key, lambda _: self._column_reads(rest, more, entry, reader), rest.records
+            )
+
+    def _rows_of(self, group: list[FrameWant[Span]], entry: LogEntry, context: SearchContext) -> Iterator[FoundRows]:
+        segment = SegmentReader(self._manifest.reader(context.chain, scan=True), entry)
+        filling = RowFilling(
+            self._store_id, Tier.COLD, self._query, self._within, segment_bytes=entry.segment_bytes,
+            erased=self._erased, present_from_ms=self._present_from_ms, context=context,
+        )  # fmt: skip
+        filling.expect(sum(want.place.raw_bytes for want in group))
+        try:
+            for want, frame in zip(group, segment.frames([want.place for want in group]), strict=True):
+                yield from filling.add_frame(frame, want.items, entry.base)
+        except (StoreError, OSError):
+            yield from filling.finish()  # what was read before counts
+            raise
+        yield from filling.finish()
+        context.segments_read.add((self._store_id, Tier.COLD, entry.base))
 
     # both
 
@@ -283,7 +397,12 @@ class SegmentSearch:
             yield self._task(bounds_of(group), entry.key, run, expects, cost)
 
     def _task(
-        self, bounds: Bounds, name: str, run: TaskBody, expects: int, cost: Callable[[SearchContext], TaskCost]
+        self,
+        bounds: Bounds,
+        name: str,
+        run: TaskBody,
+        expects: int,
+        cost: Callable[[SearchContext], TaskCost] | None = None,
     ) -> SearchTask:
         is_inside = self._within.from_ms <= bounds[0] and bounds[1] < self._within.to_ms
         is_inside = is_inside and self._query.filters is None  # how many pass is not known

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from tierlog.index.search.column_results import FoundRows
 from tierlog.index.search.cost import TaskCost
 from tierlog.index.search.query import Query, TierCoverage
 from tierlog.tiering.base.types import Order, Tier, TimeRange
@@ -13,6 +14,8 @@ from tierlog.tiering.cold.reading.bill import RequestChain
 from tierlog.tiering.message.stored_message import StoredMessage
 
 Bounds = tuple[int, int]
+#: One message, or rows of several where a query goes by columns.
+Found = StoredMessage | FoundRows
 
 
 class IndexOutcome(IntEnum):
@@ -41,7 +44,7 @@ class SearchTask:
     name: str
     counter: str
     claim: TierCoverage
-    run: Callable[[SearchContext], Iterable[StoredMessage | SearchTask]]
+    run: Callable[[SearchContext], Iterable[Found | SearchTask]]
     #: Reads what is pinned for the query: done on the thread of the caller, before the query ends.
     is_local: bool = False
     #: At least so many results inside the bounds, as far as one can know before. What can only follow them waits.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tierlog.pipeline.base.archive import PinnedStore
 from tierlog.pipeline.read.predicate import EVERYTHING, Predicate, ValueRange
-from tierlog.pipeline.read.views import FIRST_SHOWN_MS, LAST_SHOWN_MS, MESSAGES, key_pairs, message_batch
+from tierlog.pipeline.read.views import FIRST_SHOWN_MS, LAST_SHOWN_MS, MESSAGES, message_batch
 from tierlog.tiering.base.errors import CorruptionError, TornRecordError
 from tierlog.tiering.base.types import Tier
 from tierlog.tiering.cold.manifest.store import ManifestStore
@@ -28,6 +28,7 @@ from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader, item_at
 from tierlog.tiering.format.filler import Filler
 from tierlog.tiering.format.manifest import Head, LogEntry
+from tierlog.tiering.lifecycle.hidden_rows import hidden_rows
 from tierlog.tiering.lifecycle.tombstones import NOTHING_ERASED, Erasures
 from tierlog.tiering.message.arrow_schema import MESSAGE_SCHEMA, schema_of
 from tierlog.tiering.message.record_columns import Bounds, RecordBatchBuilder
@@ -82,28 +83,17 @@ def without_erased(batch: pa.RecordBatch, erased: Erasures) -> pa.RecordBatch:
     """Returns the rows of a batch of the view ``messages`` that the tombstones of a head do not hide.
 
     They hide rows as ``tiering.lifecycle.tombstones`` hides records; a time that no row shows (``pipeline.read.views``)
-    counts as it is shown. Topic, offset and time are compared on all rows at once; only keys of rows that those leave
-    open are hashed, each once.
+    counts as it is shown.
     """
     hidden = np.zeros(batch.num_rows, bool)
     for topic in pc.unique(batch.column("topic")).to_pylist() if erased else ():
         if erased.concerns(topic):
             mine = pc.equal(batch.column("topic"), topic)
-            hidden[np.flatnonzero(mine.to_numpy(zero_copy_only=False))] = _hidden(batch.filter(mine), topic, erased)
+            chosen = batch.filter(mine)
+            store_ms = chosen.column("store_time").cast(pa.int64()).to_numpy() // 1000
+            rows = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
+            hidden[rows] = hidden_rows(chosen, topic, store_ms, erased)
     return batch.filter(pa.array(~hidden)) if hidden.any() else batch
-
-
-def _hidden(batch: pa.RecordBatch, topic: str, erased: Erasures) -> NDArray[np.bool_]:
-    physical = batch.column("physical_offset").to_numpy()
-    store_ms = batch.column("store_time").cast(pa.int64()).to_numpy() // 1000
-    hidden, by_key = erased.hidden_rows(topic, physical, store_ms)
-    asked = np.flatnonzero(by_key)
-    if len(asked):
-        rows, keys = key_pairs(batch.take(pa.array(asked)))
-        covers = {key: erased.of_key(topic, key) for key in pc.unique(keys).to_pylist()}
-        for row, key in zip(asked[rows.to_numpy(zero_copy_only=False)].tolist(), keys.to_pylist(), strict=True):
-            hidden[row] |= any(cover.has(int(physical[row]), int(store_ms[row])) for cover in covers[key])
-    return hidden
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tierlog.pipeline.read.views import FIRST_SHOWN_MS, LAST_SHOWN_MS, key_pairs, shown_ms
+from tierlog.pipeline.read.views import FIRST_SHOWN_MS, LAST_SHOWN_MS, shown_ms
 from tierlog.tiering.base.types import TimeRange
 from tierlog.tiering.format.record import Record
+from tierlog.tiering.message.arrow_schema import key_pairs
 
 IntArray = NDArray[np.integer[Any]]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -29,7 +28,8 @@ from pyspark.sql.types import (
 )
 
 from tierlog.tiering.base.types import END_OF_TIME_MS
-from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, UNIQ_KEY, split_keys
+from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
+from tierlog.tiering.message.arrow_schema import key_pairs
 from tierlog.tiering.message.stored_message import StoredMessage
 
 #: The first and the last instant that a timestamp of Spark can show, in ms.
@@ -99,22 +99,6 @@ def message_batch(messages: Sequence[StoredMessage]) -> pa.RecordBatch:
     ]
     arrays = [pa.array(column, kind) for column, (_, kind, _) in zip(columns, _COLUMNS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
-
-
-def key_pairs(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    """Returns the keys of a batch's messages: row numbers, ascending, and a key of each, a message's distinct."""
-    keys = batch.column("keys")
-    rows, texts = pc.list_parent_indices(keys), pc.list_flatten(keys)
-    unique = pc.map_lookup(batch.column("properties"), UNIQ_KEY, "last")
-    if unique.null_count == len(unique):
-        return rows, texts
-    is_twice = pc.fill_null(pc.equal(texts, unique.take(rows)), False)
-    rows, texts = rows.filter(pc.invert(is_twice)), texts.filter(pc.invert(is_twice))
-    with_unique = pc.indices_nonzero(unique.is_valid())
-    rows = pa.concat_arrays([with_unique.cast(rows.type), rows])
-    texts = pa.concat_arrays([unique.drop_null(), texts])
-    order = pa.array(np.argsort(rows.to_numpy(zero_copy_only=False), kind="stable"))
-    return rows.take(order), texts.take(order)
 
 
 def by_key(batch: pa.RecordBatch, keys: Collection[str] | None = None) -> pa.RecordBatch:

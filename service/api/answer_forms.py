@@ -17,11 +17,14 @@ import pyarrow as pa
 
 from tierlog.service.wire.arrow import messages_stream, taken
 from tierlog.service.wire.documents import ARROW_STREAM, NDJSON, PARQUET, Json, message_json, ndjson_line
-from tierlog.tiering.message.arrow_schema import MESSAGE_SCHEMA, message_batch
+from tierlog.service.wire.message_text import ndjson
+from tierlog.tiering.message.arrow_schema import FOUND_SCHEMA, MESSAGE_SCHEMA, message_batch
 from tierlog.tiering.message.stored_message import StoredMessage
 
 #: A Parquet row group: of fewer rows, what is said of each group outweighs them; of more, they fill the memory.
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 8 << 20
+#: Columns of which few values are different: of others a dictionary is made for nothing, and takes more room.
+_REPEATED = ["store_id", "topic", "queue_id", "tag", "properties.key_value.key", "tier"]
 #: Characters of text that are made at a time, or one message.
 _PIECE_LENGTH = 256 << 10
 
@@ -29,8 +32,8 @@ _PIECE_LENGTH = 256 << 10
 class Form(Protocol):
     """Writes one answer; bytes come out in their order, and none of them twice."""
 
-    def page(self, messages: Sequence[StoredMessage]) -> bytes:
-        """Returns what there is to send after some more messages; may be empty."""
+    def page(self, rows: pa.RecordBatch) -> bytes:
+        """Returns what there is to send after some more messages, in the columns of ``FOUND_SCHEMA``; may be empty."""
         ...
 
     def end(self, beside: Json) -> bytes:
@@ -53,7 +56,7 @@ def whole(messages: Sequence[StoredMessage], beside: Json, media_type: str) -> b
     if media_type == ARROW_STREAM:
         return messages_stream(messages, beside)
     form = form_of(media_type)
-    return form.page(messages) + form.end(beside)
+    return form.page(message_batch(messages, FOUND_SCHEMA)) + form.end(beside)
 
 
 def lines(messages: Sequence[StoredMessage], beside: Json) -> Iterator[bytes]:
@@ -89,8 +92,8 @@ def _pieces(texts: Iterator[str]) -> Iterator[bytes]:
 class _NdjsonForm:
     """NDJSON, a message a line."""
 
-    def page(self, messages: Sequence[StoredMessage]) -> bytes:
-        return "".join(ndjson_line(message_json(message)) for message in messages).encode()
+    def page(self, rows: pa.RecordBatch) -> bytes:
+        return ndjson(rows)
 
     def end(self, beside: Json) -> bytes:
         return ndjson_line(beside).encode()
@@ -106,9 +109,9 @@ class _ArrowForm:
         self._sink = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._sink, MESSAGE_SCHEMA)
 
-    def page(self, messages: Sequence[StoredMessage]) -> bytes:
-        if messages:
-            self._writer.write_batch(message_batch(messages))
+    def page(self, rows: pa.RecordBatch) -> bytes:
+        if rows.num_rows:
+            self._writer.write_batch(rows.select(MESSAGE_SCHEMA.names))
         return taken(self._sink)
 
     def end(self, beside: Json) -> bytes:
@@ -128,13 +131,13 @@ class _ParquetForm:
         import pyarrow.parquet as pq  # 9 MB of memory, which a service that is never asked for Parquet does not take
 
         self._sink = _Outlet()
-        self._writer = pq.ParquetWriter(self._sink, MESSAGE_SCHEMA, compression="zstd")
+        self._writer = pq.ParquetWriter(self._sink, MESSAGE_SCHEMA, compression="zstd", use_dictionary=_REPEATED)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
-    def page(self, messages: Sequence[StoredMessage]) -> bytes:
-        if messages:
-            batch = message_batch(messages)
+    def page(self, rows: pa.RecordBatch) -> bytes:
+        if rows.num_rows:
+            batch = rows.select(MESSAGE_SCHEMA.names)
             self._waiting.append(batch)
             self._rows += batch.num_rows
             self._bytes += batch.nbytes

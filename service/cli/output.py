@@ -16,10 +16,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tierlog.service.cli.output_style import OutputStyle, printable, readable_bytes, safe_json
-from tierlog.service.wire.documents import Json, ndjson_line
+from tierlog.service.wire.documents import ARROW_STREAM, PARQUET, Json, ndjson_line
 
 if TYPE_CHECKING:
     from tierlog.service.cli.table import Column, Table
+    from tierlog.service.cli.targets import FollowedQuery
 
 #: Above this many ms a number is no duration: 1980.
 _MOMENT_MS = 315_532_800_000
@@ -200,6 +201,8 @@ def _writer(form: str, name: str, columns: Sequence[str], types: Mapping[str, st
             return _CsvRows(columns)
         case "arrow":
             return _ArrowRows(columns, types, messages=name == "messages")
+        case "parquet":
+            return _ParquetRows()
         case _:
             return _NdjsonRows()
 
@@ -303,14 +306,77 @@ class _FullRows(Rows):
         sys.stdout.flush()
 
 
+def _refuse_terminal(what: str) -> None:
+    if sys.stdout.isatty():
+        from tierlog.tiering.base.errors import InvalidRequestError
+
+        raise InvalidRequestError(f"{what} is not for a terminal", hint="send it to a file or a pipe")
+
+
+class _ParquetRows(Rows):
+    """A Parquet file of messages."""
+
+    def __init__(self) -> None:
+        _refuse_terminal("a Parquet file")
+        from tierlog.service.api.answer_forms import form_of
+
+        self._form = form_of(PARQUET)
+
+    def write(self, rows: Sequence[Json]) -> None:
+        from tierlog.service.wire.arrow import answered_batch
+
+        sys.stdout.buffer.write(self._form.page(answered_batch(rows)))
+
+    def end(self, **beside: object) -> None:
+        sys.stdout.buffer.write(self._form.end(beside))
+        sys.stdout.buffer.flush()
+
+
+#: Formats that messages are written in column by column, where all of them are asked for.
+COLUMN_FORMS = ("ndjson", "csv", "arrow", "parquet")
+
+
+def write_columns(followed: FollowedQuery, form: str) -> int:
+    """Writes all messages of a query, without an object for each, and returns how many there are.
+
+    The text is what the writers of rows make of the messages.
+    """
+    out, found = sys.stdout.buffer, 0
+    sys.stdout.flush()
+    if form == "ndjson":
+        for lines in followed.lines():
+            out.write(_safe_lines(lines))
+            found += lines.count(b"\n")
+    else:
+        from tierlog.service.api.answer_forms import form_of
+        from tierlog.service.wire.message_text import csv
+
+        if form == "csv":
+            out.write(_csv_line(_BODY_COLUMNS).encode())
+            written = None
+        else:
+            written = form_of(ARROW_STREAM if form == "arrow" else PARQUET)
+        for rows in followed.pages():
+            out.write(csv(rows) if written is None else written.page(rows))
+            found += rows.num_rows
+        if written is not None:
+            out.write(written.end(followed.metadata()))
+    out.flush()
+    return found
+
+
+def _safe_lines(lines: bytes) -> bytes:
+    """:func:`safe_json` of many lines, most of which have nothing that a terminal would obey."""
+    if lines.isascii() and b"\x7f" not in lines:
+        return lines
+    return safe_json(lines.decode()).encode()
+
+
 class _ArrowRows(Rows):
     """An IPC stream, a record batch for each page."""
 
     def __init__(self, columns: Sequence[str], types: Mapping[str, str] | None, *, messages: bool) -> None:
-        if sys.stdout.isatty():
-            from tierlog.tiering.base.errors import InvalidRequestError
-
-            raise InvalidRequestError("an Arrow stream is not for a terminal", hint="send it to a file or a pipe")
+        _refuse_terminal("an Arrow stream")
         self._columns = columns
         self._types = types
         self._messages = messages

@@ -6,26 +6,40 @@ service closed for being idle cannot be told from one that it closed while it wa
 
 from __future__ import annotations
 
+import http.client
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import tierlog.index.format.errors  # noqa: F401 - a service may answer with its classes
-from tierlog.service.wire.documents import ARROW_STREAM, Json, count_arguments, filter_arguments, produced_json
+from tierlog.service.wire.documents import (
+    ARROW_STREAM,
+    NDJSON,
+    Json,
+    count_arguments,
+    filter_arguments,
+    produced_json,
+)
 from tierlog.tiering.base.errors import TopicNotFoundError, UnavailableError
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
 from tierlog.tiering.remote.http_client import HttpAnswer, HttpClient
+from tierlog.tiering.remote.problems import refusal
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tierlog.index.search.counts import CountQuery
     from tierlog.index.search.query import Query
+    from tierlog.service.cli.targets import FollowedQuery
     from tierlog.service.engine.groups import ResetQueues, ResetTo
     from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
 
 _TIMEOUT_S = 600.0
+_READ_BYTES = 1 << 20
 
 
 class RemoteTarget:
@@ -48,20 +62,13 @@ class RemoteTarget:
 
     def query(self, query: Query) -> Json:
         """Returns a page of results."""
-        asked: dict[str, object] = {
-            "from": query.from_ms,
-            "to": query.to_ms,
-            "limit": query.limit,
-            "time": query.axis.value,
-            "order": query.order.value,
-        }
-        optional = {
-            "key": query.key, "cursor": query.cursor, "max_requests": query.max_requests,
-            "timeout_ms": query.timeout_ms, "dry_run": "true" if query.dry_run else None,
-        }  # fmt: skip
-        asked.update({name: value for name, value in optional.items() if value is not None} | filter_arguments(query))
-        path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked, doseq=True)}"
+        path = _query_path(query, {"limit": query.limit, "dry_run": "true" if query.dry_run else None})
         return self._call("GET", path, timeout_s=_TIMEOUT_S + (query.timeout_ms or 0) / 1000)
+
+    def follow(self, query: Query, most_rows: int | None) -> FollowedQuery:
+        """Returns the answer to a query that is followed to its end, as one download."""
+        path = self._path(_query_path(query, {"limit": most_rows, "all": "true"}))
+        return _Download(self._client, self._address, path)
 
     def counts(self, query: CountQuery) -> Json:
         """Returns messages per interval of time."""
@@ -284,3 +291,72 @@ class RemoteTarget:
         if self._store_id is None or path.startswith("/v1/groups"):
             return path
         return path + ("&" if "?" in path else "?") + urlencode({"store_id": self._store_id})
+
+
+def _query_path(query: Query, more: Mapping[str, object]) -> str:
+    asked = {
+        "from": query.from_ms, "to": query.to_ms, "time": query.axis.value, "order": query.order.value,
+        "key": query.key, "cursor": query.cursor, "max_requests": query.max_requests, "timeout_ms": query.timeout_ms,
+        **more,
+    }  # fmt: skip
+    given = {name: value for name, value in asked.items() if value is not None} | filter_arguments(query)
+    return f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(given, doseq=True)}"
+
+
+class _Download:
+    """A query that the service follows to its end, read while it comes."""
+
+    def __init__(self, client: HttpClient, address: ServiceAddress, path: str) -> None:
+        self._client, self._address, self._path = client, address, path
+        self._beside: Json | None = None
+
+    def pages(self) -> Iterator[pa.RecordBatch]:
+        """Yields the messages as record batches."""
+        import pyarrow as pa
+
+        from tierlog.tiering.message.arrow_schema import FOUND_SCHEMA
+
+        with self._body(ARROW_STREAM) as body:
+            try:
+                with pa.ipc.open_stream(pa.PythonFile(body, mode="r")) as reader:
+                    while True:
+                        rows, beside = reader.read_next_batch_with_custom_metadata()
+                        if rows.num_rows:
+                            inflated = pa.repeat(pa.scalar(value=False), rows.num_rows)
+                            yield pa.RecordBatch.from_arrays([*rows.columns, inflated], schema=FOUND_SCHEMA)
+                        if beside:
+                            self._beside = {name.decode(): json.loads(value) for name, value in beside.items()}
+            except StopIteration:
+                pass
+            except pa.ArrowInvalid as error:
+                raise UnavailableError(f"the answer of {self._address} broke off: {error}") from error
+        self.metadata()
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the messages as NDJSON, whole lines at a time, as the service writes them."""
+        rest = b""
+        with self._body(NDJSON) as body:
+            while data := body.read(_READ_BYTES):
+                rest += data
+                cut = rest.rfind(b"\n", 0, rest.rfind(b"\n") if rest.endswith(b"\n") else len(rest)) + 1
+                if cut:
+                    yield rest[:cut]
+                    rest = rest[cut:]
+        last: Json = {}
+        with suppress(ValueError):
+            last = json.loads(rest)
+        if "problem" in last:
+            raise refusal(int(last["problem"]["status"]), last["problem"], str(self._address))
+        self._beside = last if "coverage" in last else None
+        self.metadata()
+
+    def metadata(self) -> Json:
+        """Returns what stands beside all messages; raises :class:`UnavailableError` if the answer has no end."""
+        if self._beside is None:
+            raise UnavailableError(
+                f"the answer of {self._address} broke off", hint="what came before is right; see the service's log"
+            )
+        return self._beside
+
+    def _body(self, form: str) -> AbstractContextManager[http.client.HTTPResponse]:
+        return self._client.download(self._address, self._path, {"Accept": form})

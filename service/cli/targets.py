@@ -31,6 +31,8 @@ from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.types import Boundary, Durability
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tierlog.index.search.counts import CountQuery
     from tierlog.index.search.query import Query
     from tierlog.service.archive.archive import Archive
@@ -44,12 +46,35 @@ if TYPE_CHECKING:
     from tierlog.tiering.message.batch import Message
     from tierlog.tiering.remote.endpoint import ServiceAccess
 
+_PAGE_BYTES = 4 << 20
+"""Messages of a query that is followed to its end, as they are in memory at a time."""
+
+
+class FollowedQuery(Protocol):
+    """A query that is followed to its end: its messages in one of two forms, then what stands beside them."""
+
+    def pages(self) -> Iterator[pa.RecordBatch]:
+        """Yields the messages as rows of ``FOUND_SCHEMA``."""
+        ...
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the messages as NDJSON, whole lines at a time."""
+        ...
+
+    def metadata(self) -> Json:
+        """Returns cursor and coverage of all pages."""
+        ...
+
 
 class Reader(Protocol):
     """The interface of a target to commands that only look."""
 
     def query(self, query: Query) -> Json:
         """Returns a page of results."""
+        ...
+
+    def follow(self, query: Query, most_rows: int | None) -> FollowedQuery:
+        """Returns a query that is followed to its end, in pages of so many rows, or as many as are best."""
         ...
 
     def counts(self, query: CountQuery) -> Json:
@@ -371,6 +396,12 @@ class LocalReader:
     def query(self, query: Query) -> Json:
         """Returns a page of results."""
         return answer_json(self._reading.query(query))
+
+    def follow(self, query: Query, most_rows: int | None) -> FollowedQuery:
+        """Returns a query that is followed to its end."""
+        from tierlog.service.wire.paged_query import PagedQuery
+
+        return PagedQuery(lambda page, size: self._reading.query(page, page_bytes=size), query, _PAGE_BYTES, most_rows)
 
     def counts(self, query: CountQuery) -> Json:
         """Returns messages per interval of time."""

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from tierlog.index.search.counts import CountQuery, IntervalCounts
 from tierlog.index.search.hot_search import HotPage
-from tierlog.index.search.query import Query
+from tierlog.index.search.query import MAX_LIMIT, Query
 from tierlog.index.search.remote_search import check_page
 from tierlog.index.search.results import range_behind_cursor
 from tierlog.service.cluster.node_client import NodeClient
@@ -86,7 +86,7 @@ class StoreFanOut:
         """Asks each for what it has hot; an answer that cannot be one to the query is a failure."""
         most_s = None if query.timeout_ms is None else query.timeout_ms / 1000
         asked = {
-            "key": query.key, "from": query.from_ms, "to": query.to_ms, "limit": query.limit,
+            "key": query.key, "from": query.from_ms, "to": query.to_ms, "limit": min(query.limit, MAX_LIMIT),
             "time": query.axis.value, "order": query.order.value, "cursor": query.cursor, "page_bytes": page_bytes,
         }  # fmt: skip
         if query.filters is not None:  # what they let through is not known before, so the time is told as well

@@ -173,7 +173,7 @@ class FlowSettings(SettingGroup):
         ),
     )
     stream_page_bytes: int = Field(
-        default=1 << 20,
+        default=4 << 20,
         ge=1_024,
         le=32 << 20,
         description=(

@@ -111,7 +111,7 @@ def with_hint(ask: Callable[[Query], Answer], query: Query, settings: Settings, 
     begun_s = clock.monotonic_s()
     found = ask(query)
     is_bounded = query.time_range != EVER
-    if found.messages or not found.coverage.complete or not is_bounded or query.cursor is not None or query.dry_run:
+    if found.count or not found.coverage.complete or not is_bounded or query.cursor is not None or query.dry_run:
         return found
     requests, time_ms = _LOOK_REQUESTS, _LOOK_MS
     if query.max_requests is not None:
@@ -123,7 +123,7 @@ def with_hint(ask: Callable[[Query], Answer], query: Query, settings: Settings, 
         return found
     other = TimeAxis.BORN if query.axis is TimeAxis.STORE else TimeAxis.STORE
     try:
-        look = ask(replace(query, axis=other, limit=1, max_requests=requests, timeout_ms=time_ms))
+        look = ask(replace(query, axis=other, limit=1, by_columns=False, max_requests=requests, timeout_ms=time_ms))
     except StoreError:
         return found
     coverage, spent = found.coverage, look.coverage

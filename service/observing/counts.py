@@ -71,7 +71,7 @@ def facts_of(answer: Answer) -> dict[str, Value]:
     """Returns the attributes that a trace has of an answer."""
     coverage = answer.coverage
     return {
-        "messages": len(answer.messages),
+        "messages": answer.count,
         "outcome": outcome_of(coverage),
         "requests": coverage.requests,
         "round_trips": coverage.round_trips,

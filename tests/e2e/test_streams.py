@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +18,10 @@ from tests.support.service.flow_client import Flow, flow
 from tierlog.index.search.query import Answer, Query
 from tierlog.service.api.answers import AnswerMemory
 from tierlog.service.api.lanes import Lanes
-from tierlog.service.api.routes.messages import PagedQuery, download
+from tierlog.service.api.routes.messages import download
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.wire.documents import ARROW_STREAM, JSON, NDJSON, PARQUET
+from tierlog.service.wire.paged_query import PagedQuery
 from tierlog.tiering.base.errors import UnavailableError
 
 COUNT = 700
@@ -184,12 +184,12 @@ def sent(filled: Flow, kind: str) -> list[dict[str, Any]]:
     """What is sent of a query whose second page fails."""
     asked = 0
 
-    def ask(query: Query) -> Answer:
+    def ask(query: Query, page_bytes: int) -> Answer:
         nonlocal asked
         asked += 1
         if asked == 2:
             raise UnavailableError("the archive is away")
-        return filled.engine.query(query)
+        return filled.engine.query(query, page_bytes=page_bytes)
 
     messages: list[dict[str, Any]] = []
 
@@ -199,7 +199,7 @@ def sent(filled: Flow, kind: str) -> list[dict[str, Any]]:
             "type": "http", "method": "GET", "path": "/", "headers": [], "tierlog.lane": Lanes(ServeSettings()).stream,
             "app": app,
         }  # fmt: skip
-        answer = await download(Request(scope), PagedQuery(ask, Query("t", limit=10)), kind, "t")
+        answer = await download(Request(scope), PagedQuery(ask, Query("t"), 1 << 20, most_rows=10), kind, "t")
         never = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
@@ -258,11 +258,12 @@ def test_text_is_compressed_for_who_asks_and_arrow_never(filled: Flow) -> None:
     assert "content-encoding" not in headers
 
 
-def test_pages_of_a_stream_look_small_in_memory(filled: Flow, tmp_path: Path) -> None:
+def test_pages_of_a_stream_look_small_in_memory(filled: Flow) -> None:
     """Each page is bounded by `serve.stream_page_bytes`, however many messages a page may have."""
-    from functools import partial
 
-    query = PagedQuery(partial(filled.engine.query, page_bytes=8_192), Query("t", limit=10_000))
-    pages = list(query.pages())
-    assert sum(map(len, pages)) == COUNT
-    assert all(sum(one.record.size for one in page) <= 8_192 for page in pages)
+    def ask(query: Query, page_bytes: int) -> Answer:
+        return filled.engine.query(query, page_bytes=page_bytes)
+
+    pages = list(PagedQuery(ask, Query("t"), 8_192).pages())
+    assert sum(page.num_rows for page in pages) == COUNT
+    assert all(sum(page.column("size_bytes").to_pylist()) <= 8_192 for page in pages)

@@ -288,10 +288,12 @@ def _take_record(taking, at, size, row):
 def _take_between(taking, at, end, last_row, done):
     """Appends what lies in ``[at, end)`` up to the first record that is not for this, and returns where that is.
 
-    The row and the offset in the queue behind the last record or filler are read from ``done`` and written there.
+    The row, the offset in the queue behind the last record or filler, and how many fillers there were are read from
+    ``done`` and written there.
     """
     row = load_i64(done)
     next_offset = load_i64(done + 16)
+    fillers = load_i64(done + 40)
     while end - at >= FIXED_BYTES_V1 and row < last_row:
         size = load_be32(at)
         if size < FIXED_BYTES_V1 or size > end - at:
@@ -300,6 +302,7 @@ def _take_between(taking, at, end, last_row, done):
         if load_be32(at + 4) == MAGIC_FILLER:
             if not _is_filler(at, size):
                 break
+            fillers += 1
         else:
             following = _take_record(taking, at, size, row)
             if following < 0:
@@ -309,6 +312,7 @@ def _take_between(taking, at, end, last_row, done):
         at += size
     store_i64(done, row)
     store_i64(done + 16, next_offset)
+    store_i64(done + 40, fillers)
     return at
 
 
@@ -316,11 +320,12 @@ def _take_between(taking, at, end, last_row, done):
 def take_frame(job):
     """Appends what lies in ``frame[position:end]`` up to the first record that is not for this.
 
-    done: row, position, offset in the queue behind the last record or filler.
+    done: row, position, offset in the queue behind the last record or filler; the sixth: fillers.
     """
     tables, frame, position, end, topic, topic_length, number, bounds, out, row, last_row, done = load_fields(job, 12)
     store_i64(done, row)
     store_i64(done + 16, 0)
+    store_i64(done + 40, 0)
     taking = (tables, topic, topic_length, number, bounds, out)
     stopped = _take_between(taking, frame + position, frame + end, last_row, done)
     store_i64(done + 8, stopped - frame)
@@ -333,8 +338,8 @@ def take_runs(job):
     A run is (begin, end, begin of its frame, end of its frame) in ``data``, and no record is followed outside of it.
     Stops at the first record that is not for this, and before a run of which more is left than ``room`` bytes.
 
-    done: row, position, offset in the queue behind the last record or filler, run, bytes. Where all runs were taken,
-    the run is ``count``.
+    done: row, position, offset in the queue behind the last record or filler, run, bytes, fillers. Where all runs were
+    taken, the run is ``count``.
     """
     (
         tables, data, length, runs, count, run, position, room, topic, topic_length, number, bounds, out, row, last_row,
@@ -344,6 +349,7 @@ def take_runs(job):
     added = 0
     store_i64(done, row)
     store_i64(done + 16, 0)
+    store_i64(done + 40, 0)
     while run < count:
         place = runs + _RUN_BYTES * run
         end = load_i64(place + 8)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
+from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, UNIQ_KEY, split_keys
 from tierlog.tiering.message.stored_message import StoredMessage
 
 #: All columns of a message.
@@ -34,6 +36,8 @@ MESSAGE_SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
+#: The same, and whether the body could not be inflated, so that it is given as it is stored.
+FOUND_SCHEMA = MESSAGE_SCHEMA.append(pa.field("body_compressed", pa.bool_()))
 _PROPERTIES = frozenset({"keys", "tag", "properties"})
 #: A message, and its properties if one of the columns is made of them.
 _Cell = Callable[[StoredMessage, dict[str, str]], object]
@@ -52,6 +56,7 @@ _CELLS: dict[str, _Cell] = {
     "tier": lambda message, _: message.tier.value,
     "size_bytes": lambda message, _: message.record.size,
     "body": lambda message, _: message.readable_body()[0],
+    "body_compressed": lambda message, _: message.readable_body()[1],
 }
 
 
@@ -61,9 +66,9 @@ def schema_of(columns: Iterable[str] | None = None) -> pa.Schema:
         return MESSAGE_SCHEMA
     names = list(columns)
     for name in names:
-        if names.count(name) > 1 or name not in _CELLS:
+        if names.count(name) > 1 or name not in MESSAGE_SCHEMA.names:
             raise InvalidRequestError(
-                f"{name!r} is asked for twice" if name in _CELLS else f"messages have no column {name!r}",
+                f"{name!r} is asked for twice" if name in MESSAGE_SCHEMA.names else f"messages have no column {name!r}",
                 hint=f"there are {', '.join(MESSAGE_SCHEMA.names)}",
             )
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
@@ -80,3 +85,19 @@ def message_batch(messages: Sequence[StoredMessage], schema: pa.Schema = MESSAGE
         ],
         schema=schema,
     )
+
+
+def key_pairs(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Returns the keys of a batch's messages: row numbers, ascending, and a key of each, a message's distinct."""
+    keys = batch.column("keys")
+    rows, texts = pc.list_parent_indices(keys), pc.list_flatten(keys)
+    unique = pc.map_lookup(batch.column("properties"), UNIQ_KEY, "last")
+    if unique.null_count == len(unique):
+        return rows, texts
+    is_twice = pc.fill_null(pc.equal(texts, unique.take(rows)), False)
+    rows, texts = rows.filter(pc.invert(is_twice)), texts.filter(pc.invert(is_twice))
+    with_unique = pc.indices_nonzero(unique.is_valid())
+    rows = pa.concat_arrays([with_unique.cast(rows.type), rows])
+    texts = pa.concat_arrays([unique.drop_null(), texts])
+    order = pa.array(np.argsort(rows.to_numpy(zero_copy_only=False), kind="stable"))
+    return rows.take(order), texts.take(order)

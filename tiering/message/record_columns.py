@@ -57,12 +57,14 @@ class RecordColumns:
                 column[0] = 0
         addresses = [address_of(self._columns[name]) if name in self._columns else 0 for name, _ in LAYOUT]
         self._addresses = np.array(addresses, np.int64)
-        self._done = np.zeros(5, np.int64)
+        self._done = np.zeros(6, np.int64)
         self._out, self._done_at = address_of(self._addresses), address_of(self._done)
         self.rows = 0
         #: Behind the queue offset of the record or filler of a frame that was passed last.
         self.next_offset = 0
         self.added_bytes = 0
+        #: Passed over in frames so far.
+        self.fillers = 0
 
     def add(self, frame: ByteArray, position: int, end: int, *, topic: ByteArray, number: int, bounds: Bounds) -> int:
         """Adds the records of ``frame[position:end]``, all of one ``topic``, which the rows call ``number``.
@@ -79,8 +81,9 @@ class RecordColumns:
             topic_length=len(topic), number=number, bounds=address_of(bounds), out=self._out, row=self.rows,
             last_row=self.most_rows, done=self._done_at,
         )  # fmt: skip
-        self.rows, stopped, self.next_offset, *_ = self._done.tolist()
+        self.rows, stopped, self.next_offset, _, _, fillers = self._done.tolist()
         self.added_bytes += stopped - position
+        self.fillers += fillers
         return int(stopped)
 
     def add_runs(
@@ -101,8 +104,9 @@ class RecordColumns:
             number=number, bounds=address_of(bounds), out=self._out, row=self.rows, last_row=self.most_rows,
             done=self._done_at,
         )  # fmt: skip
-        self.rows, position, self.next_offset, run, added = self._done.tolist()
+        self.rows, position, self.next_offset, run, added, fillers = self._done.tolist()
         self.added_bytes += added
+        self.fillers += fillers
         return run, position
 
     def add_units(
@@ -203,6 +207,11 @@ class RecordBatchBuilder:
         return self._columns.next_offset
 
     @property
+    def fillers(self) -> int:
+        """As :attr:`RecordColumns.fillers`."""
+        return self._columns.fillers
+
+    @property
     def is_full(self) -> bool:
         """Whether the messages of :meth:`add_plain`, bodies inflated, take as much memory as the others may."""
         return self._plain_bytes >= self._capacity
@@ -266,6 +275,8 @@ class RecordBatchBuilder:
             return pa.repeat(pa.scalar(self._store_id, kind), rows)
         if name == "tier":
             return pa.repeat(pa.scalar(self._tier.value, kind), rows)
+        if name == "body_compressed":
+            return pa.repeat(pa.scalar(value=False), rows)
         if name == "keys":
             keys = int(self._columns.ends("keys", rows)[-1])
             return pa.ListArray.from_arrays(self._ends("keys", rows), self._texts("key", keys), type=kind)

@@ -6,12 +6,13 @@ into errors again. What to ask, and what to make of a good answer, is up to its 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,16 +109,9 @@ class HttpClient:
         :class:`UnavailableError` if there is no answer, :class:`CorruptionError` for a body that is too long and
         :class:`InvalidRequestError` for a token that would go over a network unencrypted.
         """
-        # what goes with the request
-        access = self._access or ServiceAccess.of()
-        sent = {
-            "Accept": "application/json",
-            **({} if self._kept else {"Connection": "close"}),
-            **access.headers(is_private=address.is_private),
-            **(headers or {}),
-        }
+        sent = self._headers(address, headers, is_kept=self._kept > 0)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        try:
+        with _as_unavailable(address):
             # over a kept connection if there is one, which the service may have closed meanwhile
             kept = self._take(address, timeout_s)
             if kept is not None:
@@ -132,14 +126,35 @@ class HttpClient:
             # over a new one
             fresh = self._connect(address, timeout_s, connect_s)
             return self._ask(fresh, address, method, path, body=body, headers=sent)
-        except ssl.SSLCertVerificationError as error:
-            raise UnavailableError(
-                f"{address} is not who it says it is: {error.verify_message}",
-                hint="--ca-file or TIERLOG_CA_FILE names an authority of your own",
-            ) from error
-        except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: no name of a machine
-            words = str(error) or type(error).__name__
-            raise UnavailableError(f"no answer from {address}: {words}", hint="is `tierlog serve` running?") from error
+
+    @contextlib.contextmanager
+    def download(
+        self, address: ServiceAddress, path: str, headers: Mapping[str, str]
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Asks for an answer of any length, over a connection of its own, and gives it as a file to be read.
+
+        Raises the error that the service answered with, and :class:`UnavailableError` if there is no answer, or if it
+        breaks off while it is read.
+        """
+        with _as_unavailable(address):
+            connection = self._connect(address, self._timeout_s, None)
+            with contextlib.closing(connection):
+                connection.request("GET", address.prefix + path, None, self._headers(address, headers, is_kept=False))
+                answered = connection.getresponse()
+                if answered.status >= 300:
+                    refused = HttpAnswer(address, answered.status, {}, answered.read())
+                    raise refused.error() or UnavailableError(f"{address} answered {answered.status}")
+                yield answered
+
+    def _headers(self, address: ServiceAddress, headers: Mapping[str, str] | None, *, is_kept: bool) -> dict[str, str]:
+        """Returns what goes with a request."""
+        access = self._access or ServiceAccess.of()
+        return {
+            "Accept": "application/json",
+            **({} if is_kept else {"Connection": "close"}),
+            **access.headers(is_private=address.is_private),
+            **(headers or {}),
+        }
 
     def ask_again(
         self,
@@ -251,6 +266,21 @@ class HttpClient:
             if self._tls is None:
                 self._tls = self._access.tls()
             return self._tls
+
+
+@contextlib.contextmanager
+def _as_unavailable(address: ServiceAddress) -> Iterator[None]:
+    """Raises :class:`UnavailableError` for a service that gives no answer, or not all of it."""
+    try:
+        yield
+    except ssl.SSLCertVerificationError as error:
+        raise UnavailableError(
+            f"{address} is not who it says it is: {error.verify_message}",
+            hint="--ca-file or TIERLOG_CA_FILE names an authority of your own",
+        ) from error
+    except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: no name of a machine
+        words = str(error) or type(error).__name__
+        raise UnavailableError(f"no answer from {address}: {words}", hint="is `tierlog serve` running?") from error
 
 
 class _Idle(NamedTuple):

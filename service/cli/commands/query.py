@@ -7,9 +7,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from tierlog.service.cli.arguments import TIMES, add_format, add_target, asked_times
+from tierlog.service.cli.arguments import ROW_FORMS, TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
-from tierlog.service.cli.output import Rows, messages_out, rows_out
+from tierlog.service.cli.output import COLUMN_FORMS, Rows, messages_out, rows_out, write_columns
 from tierlog.service.cli.output_style import OutputStyle
 from tierlog.service.cli.signals import interruptible
 from tierlog.service.cli.targets import Reader, open_reader
@@ -36,6 +36,10 @@ EXAMPLES = (
     (
         "how many there were each hour of a day",
         "tierlog query orders --counts --interval 3600 --from 2026-03-01 --to 2026-03-02 --url http://127.0.0.1:8080",
+    ),
+    (
+        "a whole topic as a Parquet file",
+        "tierlog query orders --all --format parquet --url http://127.0.0.1:8080 >orders.parquet",
     ),
     (
         "what would it cost to ask the bucket",
@@ -103,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
     parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
     parser.add_argument("-v", "--full", action="store_true", help="in a table every field, and bodies whole")
-    add_format(parser, times=True)
+    add_format(parser, forms=(*ROW_FORMS, "parquet"), times=True)
     add_target(parser, writes=False)
 
 
@@ -178,6 +182,11 @@ def show_counts(target: Reader, arguments: argparse.Namespace) -> int:
 
 def _show(target: Reader, arguments: argparse.Namespace) -> int:
     look = OutputStyle.of(arguments)
+    # a time-out ends a search by filters as a whole, and each page of a download
+    ends_early = arguments.timeout is not None and (arguments.tag or arguments.contains or arguments.where)
+    is_download = arguments.all and not arguments.dry_run and not ends_early
+    if is_download and not sys.stdout.isatty() and look.form in COLUMN_FORMS:
+        return _download(target, arguments, look.form)
     out = messages_out(look, arguments.key, by_born=arguments.time == TimeAxis.BORN.value)
     cursor: str | None = arguments.cursor
     coverage: Json = {}
@@ -198,8 +207,20 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
     hint = page.get("hint")
     if hint is not None:
         beside["hint"] = hint
-    form = look.form
     out.end(**beside)
+    return _ended(beside, arguments, look.form, found)
+
+
+def _download(target: Reader, arguments: argparse.Namespace, form: str) -> int:
+    """Shows all messages without an object for each."""
+    followed = target.follow(_question(arguments, arguments.cursor, _range(arguments)), arguments.limit)
+    found = write_columns(followed, form)
+    return _ended(followed.metadata(), arguments, form, found)
+
+
+def _ended(beside: Json, arguments: argparse.Namespace, form: str, found: int) -> int:
+    """Says what stands beside the messages, and returns the exit code."""
+    cursor, coverage, hint = beside["next_cursor"], beside["coverage"], beside.get("hint")
     if arguments.coverage and form != "json":
         # where rows have one shape, the coverage would be a row of another: it goes beside them
         stream = sys.stdout if form in ("ndjson", "table") else sys.stderr

@@ -214,8 +214,8 @@ class Pages:
         ([page(1, CURSOR, cut_by="limit")], [], DONE),
         ([page(1, CURSOR, cut_by="budget", complete=False)], [], INCOMPLETE),
         ([page(0, None, complete=False)], [], INCOMPLETE),
-        ([page(1, CURSOR, complete=False), page(1, None)], ["--all"], INCOMPLETE),
-        ([page(1, CURSOR, cut_by="limit"), page(1, None)], ["--all"], DONE),
+        ([page(1, CURSOR, complete=False), page(1, None)], ["--all", "--format", "json"], INCOMPLETE),
+        ([page(1, CURSOR, cut_by="limit"), page(1, None)], ["--all", "--format", "json"], DONE),
     ],
 )
 def test_an_answer_is_incomplete_for_any_reason_but_the_limit(pages: list[Json], flags: list[str], code: int) -> None:

@@ -85,6 +85,11 @@ QUEUE_RUN = np.dtype(
 )
 #: Rows of a directory of one queue, as far as reading it in order needs them.
 QueueRuns = NDArray[np.void]
+TOPIC_RUN = np.dtype(
+    [*QUEUE_RUN.descr, *((name, np.int64) for name in ("min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms"))]
+)
+#: Rows of a directory of one topic, with what a search by time compares.
+TopicRuns = NDArray[np.void]
 
 
 class SegmentReader:
@@ -148,11 +153,11 @@ class SegmentReader:
 
     def queue_runs(self, topic: str, queue_id: int) -> QueueRuns:
         """Returns what :meth:`directory_rows` gives for one queue, as columns: a big segment has thousands of them."""
-        tables = list(self.directory_tables(topic, queue_id))
-        runs = np.empty(sum(map(len, tables)), QUEUE_RUN)
-        for name in QUEUE_RUN.names or ():
-            runs[name] = np.concatenate([table[name].to_numpy() for table in tables]) if tables else 0
-        return runs
+        return _runs_in(list(self.directory_tables(topic, queue_id)), QUEUE_RUN)
+
+    def topic_runs(self, topic: str) -> TopicRuns:
+        """Returns what :meth:`directory_rows` gives for one topic, as columns; those of a frame follow each other."""
+        return _runs_in(list(self.directory_tables(topic)), TOPIC_RUN)
 
     def directory_tables(self, topic: str, queue_id: int | None = None) -> Iterator[pa.Table]:
         """Yields the rows of :meth:`directory_rows` as columns, a page at a time."""
@@ -315,6 +320,13 @@ class SegmentReader:
         blank_position, ending = self.ending()
         segment[blank_position : blank_position + len(ending)] = np.frombuffer(ending, np.uint8)
         return RestoredSegment(segment.tobytes(), fillers)
+
+
+def _runs_in(tables: list[pa.Table], kind: np.dtype[np.void]) -> NDArray[np.void]:
+    runs = np.empty(sum(map(len, tables)), kind)
+    for name in kind.names or ():
+        runs[name] = np.concatenate([table[name].to_numpy() for table in tables]) if tables else 0
+    return runs
 
 
 def _rows(table: pa.Table) -> list[DirectoryRow]:
