@@ -216,6 +216,7 @@ def gathered(
         text_bytes=text_bytes,
     )  # fmt: skip
     if done != rows:
+        snapshot.suspect(int(offsets[done]))
         raise CorruptionError("record is damaged", position=int(offsets[done]))
     buffers = dict(zip(GATHERED, map(memory.slice, places.tolist(), lengths.tolist()), strict=True))
     bodies = pa.Array.from_buffers(pa.large_binary(), rows, [None, buffers["body_ends"], buffers["body"]])

@@ -192,7 +192,16 @@ def _queue(topic: str, queue_id: int) -> str:
 
 
 def _topic(found: Json) -> ServedTopic:
-    return ServedTopic(found["topic"], tuple(ServedQueueEnds(**queue) for queue in found["offsets"]))
+    """Takes what is known here: a newer service may say more."""
+    return ServedTopic(
+        found["topic"],
+        tuple(
+            ServedQueueEnds(
+                queue["queue_id"], queue["min_offset"], queue["max_offset"], queue["gaps"], queue.get("store_id")
+            )
+            for queue in found["offsets"]
+        ),
+    )
 
 
 class RowSender:

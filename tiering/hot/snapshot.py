@@ -77,6 +77,7 @@ class HotSnapshot:
         while first < end:
             (size,) = _SIZE.unpack_from(segment.data.data, first - segment.base_offset)
             if not FIXED_BYTES_V1 <= size <= end - first:
+                self.suspect(first)
                 raise TornRecordError(f"record at {first} says that it has {size} bytes", position=first)
             found.append(first)
             first += size
