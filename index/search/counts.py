@@ -280,8 +280,7 @@ class _Counting:
             raise unknown[0] if unknown else TopicNotFoundError(f"no store holds topic {query.topic!r}")
         # where the intervals are
         span = query.range_of([bounds for part in parts for bounds in self._bounds(part)])
-        width_ms = query.width_ms(span)
-        found = IntervalHistogram.over(span, width_ms)
+        found = IntervalHistogram.over(span, query.width_ms(span))
         # how many are in each
         for part in parts:
             if part.times is not None:
@@ -294,16 +293,7 @@ class _Counting:
         self._count_cold(parts, span, found)
         for part in parts:
             part.covered.drop_empty_claims()
-        return IntervalCounts(
-            query.topic,
-            query.axis,
-            span.from_ms,
-            span.to_ms,
-            width_ms,
-            found.counts.tolist(),
-            found.estimated,
-            coverage,
-        )
+        return _answer(query, span, found, coverage)
 
     # hot
 
@@ -518,8 +508,7 @@ def sum_counts(
     query: CountQuery, span: TimeRange, found: Sequence[IntervalCounts], spent: Sequence[Coverage]
 ) -> IntervalCounts:
     """Adds counts of the same intervals; ``spent`` is what was asked before to find the range."""
-    width_ms = query.width_ms(span)
-    total, coverage = IntervalHistogram.over(span, width_ms), Coverage()
+    total, coverage = IntervalHistogram.over(span, query.width_ms(span)), Coverage()
     for one in found:
         if one.counts:
             total.counts += np.array(one.counts, np.int64)
@@ -538,10 +527,14 @@ def sum_counts(
         coverage.round_trips += told.round_trips
         coverage.waves += told.waves
     coverage.stores.sort(key=lambda store: store.store_id)
-    counts = total.counts.tolist()
+    return _answer(query, span, total, coverage)
+
+
+def _answer(query: CountQuery, span: TimeRange, found: IntervalHistogram, coverage: Coverage) -> IntervalCounts:
     return IntervalCounts(
-        query.topic, query.axis, span.from_ms, span.to_ms, width_ms, counts, total.estimated, coverage
-    )
+        topic=query.topic, axis=query.axis, from_ms=span.from_ms, to_ms=span.to_ms, interval_ms=query.width_ms(span),
+        counts=found.counts.tolist(), estimated=found.estimated, coverage=coverage,
+    )  # fmt: skip
 
 
 def _is_named(coverage: Coverage, store: StoreCoverage) -> bool:

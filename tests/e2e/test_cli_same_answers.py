@@ -108,6 +108,9 @@ def ask(place: Place, capfd: pytest.CaptureFixture[bytes], *, is_cold: bool = Fa
     _, out = run(capfd, *QUESTIONS["key"], "--limit", "4", "--format", "json", *place.target)
     page = json.loads(out)
     _, out = run(capfd, *QUESTIONS["key"], "--cursor", page["next_cursor"], "--format", "json", *place.target)
+    for form in FORMATS:
+        code, one = run(capfd, "message", page["messages"][0]["message_id"], "--format", form, *place.target)
+        place.said[f"message, {form}"] = code, without(rows_of(form, one, "messages"), "tier")
     place.said["cursor"] = page["next_cursor"], without(json.loads(out)["messages"], "tier")
     middle = page["messages"][-1]["store_ms"]
     for name, more in (("since", ["--from", str(middle)]), ("until", ["--to", str(middle)])):

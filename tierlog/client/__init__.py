@@ -7,9 +7,11 @@ from tierlog.client.consumer import Consumer
 from tierlog.client.consumer_settings import ConsumerCounts, Consuming, Decision, Start
 from tierlog.client.models import (
     Appended,
+    AxisHint,
     Coverage,
     CoveredRange,
     GroupInfo,
+    IntervalCounts,
     Membership,
     Message,
     Page,
@@ -32,6 +34,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncPages",
     "AsyncProducer",
+    "AxisHint",
     "Batching",
     "Boundary",
     "Client",
@@ -43,6 +46,7 @@ __all__ = [
     "Decision",
     "Durability",
     "GroupInfo",
+    "IntervalCounts",
     "Membership",
     "Message",
     "Order",

@@ -12,8 +12,10 @@ import orjson
 from tierlog.client.consumer_settings import Start
 from tierlog.client.models import (
     Appended,
+    AxisHint,
     Coverage,
     GroupInfo,
+    IntervalCounts,
     Membership,
     Page,
     PulledPage,
@@ -44,6 +46,19 @@ class Query:
     max_requests: int | None = None
     timeout_ms: int | None = None
     store_id: str | None = None
+    tag: str | None = None
+    contains: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    """``name=value``."""
+
+    @classmethod
+    def of(cls, topic: str, contains: str | Iterable[str], where: Mapping[str, str] | None, **others: Any) -> Query:
+        """Takes filters as callers write them."""
+        texts = (contains,) if isinstance(contains, str) else tuple(contains)
+        fields = tuple(f"{name}={value}" for name, value in (where or {}).items())
+        if any(not name or "=" in name for name in where or {}):
+            raise InvalidRequestError("the name of a field is not empty and has no '='")
+        return cls(topic, contains=texts, where=fields, **others)
 
 
 class Calls:
@@ -118,12 +133,23 @@ class Calls:
             "topics", query.topic, "messages",
             key=query.key, **{"from": query.from_ms}, to=query.to_ms, time=query.time.value, order=query.order.value,
             limit=limit, cursor=cursor, max_requests=max_requests, timeout_ms=query.timeout_ms,
-            store_id=query.store_id,
+            store_id=query.store_id, tag=query.tag, contains=query.contains or None, where=query.where or None,
         )  # fmt: skip
         found = yield from self.attempts.document(Request("GET", path, waits_s=(query.timeout_ms or 0) / 1000))
         return Page(
-            tuple(map(StoredMessage.of, found["messages"])), found["next_cursor"], Coverage.of(found["coverage"])
-        )
+            tuple(map(StoredMessage.of, found["messages"])), found["next_cursor"], Coverage.of(found["coverage"]),
+            AxisHint.of(found.get("hint")),
+        )  # fmt: skip
+
+    def counts(self, query: Query, buckets: int | None, interval_ms: int | None) -> Flow[IntervalCounts]:
+        """Counts messages per interval; of the query, topic, range, time and bounds matter."""
+        path = _path(
+            "topics", query.topic, "counts",
+            **{"from": query.from_ms}, to=query.to_ms, time=query.time.value, buckets=buckets, interval_ms=interval_ms,
+            max_requests=query.max_requests, timeout_ms=query.timeout_ms, store_id=query.store_id,
+        )  # fmt: skip
+        found = yield from self.attempts.document(Request("GET", path, waits_s=(query.timeout_ms or 0) / 1000))
+        return IntervalCounts.of(found)
 
     def pull(
         self,
@@ -299,7 +325,7 @@ def _path(*parts: object, **arguments: Any) -> str:
     first, *names = parts
     path = "/".join([f"/v1/{first}", *(quote(str(name), safe="") for name in names)])
     given = {name: value for name, value in arguments.items() if value is not None}
-    return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
+    return f"{path}?{urlencode(given, doseq=True, quote_via=quote)}" if given else path
 
 
 def _with_json(method: str, path: str, body: Json, within_s: float | None = None) -> Request:

@@ -10,6 +10,7 @@ from tierlog.client.consumer_settings import Start
 from tierlog.client.models import (
     Appended,
     GroupInfo,
+    IntervalCounts,
     Membership,
     Message,
     PulledPage,
@@ -126,17 +127,42 @@ class Client:
         max_requests: int | None = None,
         timeout_ms: int | None = None,
         store_id: str | None = None,
+        tag: str | None = None,
+        contains: str | Iterable[str] = (),
+        where: Mapping[str, str] | None = None,
     ) -> Pages:
         """Finds messages; each page is requested when it is wanted, and comes with its coverage.
 
         ``[from_ms, to_ms)`` and the order are by ``time``; ``limit`` and ``max_requests`` are for all pages together,
         ``timeout_ms`` is for each. A page that is not complete ends the query if budget or time ran out.
+        ``tag`` (``a || b``), ``contains`` (texts in the body) and ``where`` (properties, or fields of a JSON body, by
+        name) filter what is found; ``limit`` counts what passes all of them.
         """
-        query = Query(
-            topic, key=key, from_ms=from_ms, to_ms=to_ms, time=time, order=order, max_requests=max_requests,
-            timeout_ms=timeout_ms, store_id=store_id,
+        query = Query.of(
+            topic, contains, where, key=key, from_ms=from_ms, to_ms=to_ms, time=time, order=order,
+            max_requests=max_requests, timeout_ms=timeout_ms, store_id=store_id, tag=tag,
         )  # fmt: skip
         return Pages(Paging(self.calls, query, limit, page_size, cursor), self.run)
+
+    def counts(
+        self,
+        topic: str,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        time: TimeAxis = TimeAxis.STORE,
+        buckets: int | None = None,
+        interval_ms: int | None = None,
+        max_requests: int | None = None,
+        timeout_ms: int | None = None,
+        store_id: str | None = None,
+    ) -> IntervalCounts:
+        """Counts messages per interval of time: ``buckets`` of them, 60 if it is not said, or ``interval_ms`` long."""
+        query = Query(
+            topic, from_ms=from_ms, to_ms=to_ms, time=time, max_requests=max_requests, timeout_ms=timeout_ms,
+            store_id=store_id,
+        )  # fmt: skip
+        return self.run(self.calls.counts(query, buckets, interval_ms))
 
     def pull(
         self,

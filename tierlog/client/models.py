@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.types import PullStatus, Tier
+from tierlog.tiering.base.types import PullStatus, Tier, TimeAxis
 
 Json = dict[str, Any]
 
@@ -193,6 +193,11 @@ class Coverage:
         )
 
     @property
+    def goes_on(self) -> bool:
+        """Whether nothing is missing but what time left for the next page, while messages were filtered."""
+        return self.cut_by == "timeout" and not self.failures and self.document.get("examined_to_ms") is not None
+
+    @property
     def why_incomplete(self) -> str:
         """The reasons in words; empty for a complete page."""
         if self.complete:
@@ -208,6 +213,49 @@ def _range(found: Json | None) -> CoveredRange | None:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisHint:
+    """A hint that the range has messages by the other of the two times."""
+
+    axis: TimeAxis
+    detail: str
+
+    @classmethod
+    def of(cls, found: Json | None) -> AxisHint | None:
+        """Reads an answer."""
+        return None if found is None else cls(TimeAxis(found["time"]), found["detail"])
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalCounts:
+    """Messages of each interval: ``counts[n]`` from ``from_ms + n * interval_ms`` on; the last ends at ``to_ms``."""
+
+    topic: str
+    axis: TimeAxis
+    from_ms: int
+    to_ms: int
+    interval_ms: int
+    counts: tuple[int, ...]
+    exact: bool
+    estimated: int
+    """Messages that were spread evenly over the times between which they lie."""
+    coverage: Coverage
+
+    @property
+    def total(self) -> int:
+        """The messages of all intervals."""
+        return sum(self.counts)
+
+    @classmethod
+    def of(cls, found: Json) -> IntervalCounts:
+        """Reads an answer."""
+        return cls(
+            topic=found["topic"], axis=TimeAxis(found["time"]), from_ms=found["from_ms"], to_ms=found["to_ms"],
+            interval_ms=found["interval_ms"], counts=tuple(one["messages"] for one in found["counts"]),
+            exact=found["exact"], estimated=found["estimated"], coverage=Coverage.of(found["coverage"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page of a query; ``coverage`` says whether it is everything."""
 
@@ -215,6 +263,8 @@ class Page:
     next_cursor: str | None
     """None: there is nothing behind this page."""
     coverage: Coverage
+    hint: AxisHint | None = None
+    """Of a first page without a message, where the range has some by the other time."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

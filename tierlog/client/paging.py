@@ -32,7 +32,7 @@ class Paging:
         self._query = query
         self._left, self._page_size = limit, page_size
         self._requests_left = query.max_requests
-        self._is_over = False
+        self._is_over = self._goes_on = False
         #: Behind the last page that was read; None: nothing is left. Another query may go on there.
         self.cursor = cursor
         #: Of the last page that was read.
@@ -46,21 +46,24 @@ class Paging:
             return None
         limit = self._page_size if self._left is None else min(self._left, self._page_size)
         page = yield from self._calls.query_page(self._query, self.cursor, limit, self._requests_left)
-        self.is_complete = page.coverage.complete and (self.is_complete or self.coverage is None)
+        self._goes_on = self._query.timeout_ms is None and page.next_cursor is not None and page.coverage.goes_on
+        is_whole = page.coverage.complete or self._goes_on
+        self.is_complete = is_whole and (self.is_complete or self.coverage is None)
         self.cursor, self.coverage = page.next_cursor, page.coverage
         if self._left is not None:
             self._left -= len(page.messages)
         if self._requests_left is not None:
             # a page without a budget still reports what is missing
             self._requests_left = max(0, self._requests_left - page.coverage.requests)
-        # an exhausted budget or time ends the query; a caller can continue at the cursor
-        cut = page.coverage.cut_by not in (None, "limit")
+        # an exhausted budget or time ends the query; a caller can continue at the cursor. The time that the service
+        # itself allows for a page of filtered messages does not: the next page goes on where this one ended.
+        cut = page.coverage.cut_by not in (None, "limit") and not self._goes_on
         self._is_over = page.next_cursor is None or self._left == 0 or cut
         return page
 
     def check(self) -> None:
         """Raises :class:`IncompleteAnswerError` unless the last page covers all that it was asked for."""
-        if self.coverage is not None and not self.coverage.complete:
+        if self.coverage is not None and not self.coverage.complete and not self._goes_on:
             raise IncompleteAnswerError(f"the answer is incomplete: {self.coverage.why_incomplete}", self.coverage)
 
 

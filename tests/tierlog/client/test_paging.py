@@ -22,9 +22,11 @@ def message(offset: int) -> dict[str, Any]:
 
 
 def page(
-    offsets: range, cursor: str | None, *, complete: bool = True, cut_by: str | None = None, requests: int = 3
-) -> Said:
+    offsets: range, cursor: str | None, *, complete: bool = True, cut_by: str | None = None, requests: int = 3,
+    **more: Any,
+) -> Said:  # fmt: skip
     coverage = {
+        **more,
         "complete": complete, "cut_by": cut_by, "requests": requests, "bytes": 10, "cost_usd": 0.0, "failures": [],
         "stores": [{"store_id": "s", "hot": {"from_ms": 0, "to_ms": 9}, "cold": None, "error": None}],
     }  # fmt: skip
@@ -35,6 +37,33 @@ def client_of(*answers: Said) -> tuple[Client, Scripted]:
     clock = ManualClock()
     transport = Scripted(in_turn(*answers), clock)
     return Client("http://127.0.0.1:1", clock=clock, transport=transport), transport
+
+
+def test_filters_are_sent_as_they_are_and_each_of_several_by_itself() -> None:
+    client, transport = client_of(page(range(1), None))
+    pages = client.query("orders", tag="a || b", contains=["ü&", "x"], where={"order.id": "4=7"})
+    assert [len(found.messages) for found in pages] == [1]
+    sent = parse_qsl(urlsplit(transport.requests[0].path).query)
+    filters = [(name, value) for name, value in sent if name in ("tag", "contains", "where")]
+    assert filters == [("tag", "a || b"), ("contains", "ü&"), ("contains", "x"), ("where", "order.id=4=7")]
+    with pytest.raises(InvalidRequestError):
+        client.query("orders", where={"a=b": "c"})
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 500])
+def test_the_service_s_own_time_for_filtering_ends_a_page_and_not_the_query_but_one_asked_for_does(
+    timeout_ms: int | None,
+) -> None:
+    cut = page(range(1), "c1", complete=False, cut_by="timeout", examined_to_ms=5)
+    client, _ = client_of(cut, page(range(1, 2), None))
+    pages = client.query("orders", contains="x", timeout_ms=timeout_ms)
+    if timeout_ms is None:
+        assert [one.queue_offset for one in pages.messages()] == [0, 1]
+    else:
+        with pytest.raises(IncompleteAnswerError, match="timeout"):
+            list(pages.messages())
+    assert pages.is_complete == (timeout_ms is None)
+    assert pages.cursor == (None if timeout_ms is None else "c1")
 
 
 def asked(transport: Scripted) -> list[dict[str, str]]:

@@ -26,6 +26,7 @@ from tierlog.client import (
     Start,
     StoredMessage,
     Tier,
+    TimeAxis,
 )
 from tierlog.client.errors import (
     ClosedError,
@@ -48,6 +49,8 @@ from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import SystemClock
 
+BORN_MS = 1_600_000_000_000
+
 
 @dataclass
 class Service:
@@ -66,6 +69,34 @@ def service(tmp_path: Path) -> Iterator[Service]:
             yield Service(engine, url, client)
     finally:
         engine.close()
+
+
+def test_filters_hints_and_counts_are_those_of_the_service(service: Service) -> None:
+    client = service.client
+    bodies = [b'{"order": {"id": %d}}' % number for number in range(20)]
+    client.append("orders", [Message(body, tag="paid", born_ms=BORN_MS + at) for at, body in enumerate(bodies)])
+    service.engine.archive(everything=True, drop_hot=True)
+    found = list(
+        client.query("orders", tag="paid || sent", contains=["order", "1"], where={"order.id": "17"}).messages()
+    )
+    assert [message.body for message in found] == [bodies[17]]
+    (page,) = client.query("orders", from_ms=BORN_MS, to_ms=BORN_MS + 20)
+    assert page.hint is not None
+    assert (page.messages, page.hint.axis, page.coverage.complete) == ((), TimeAxis.BORN, True)
+    (page,) = client.query("orders", from_ms=BORN_MS, to_ms=BORN_MS + 20, time=TimeAxis.BORN)
+    assert (page.hint, len(page.messages)) == (None, 20)
+    counts = client.counts("orders", time=TimeAxis.BORN, buckets=1)
+    assert (counts.counts, counts.total, counts.exact) == ((20,), 20, True)
+    assert (counts.from_ms, counts.to_ms) == (BORN_MS, BORN_MS + 20)
+
+    async def ask() -> None:
+        async with AsyncClient(service.url) as other:
+            again = await other.counts("orders", time=TimeAxis.BORN, buckets=1)
+            assert (again.counts, again.coverage.complete) == ((20,), True)
+            pages = other.query("orders", where={"order.id": "3"})
+            assert [message.body async for message in pages.messages()] == [bodies[3]]
+
+    asyncio.run(ask())
 
 
 def until(reached: Callable[[], bool]) -> None:
