@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tierlog.index.search.query import Query
-    from tierlog.service.cli.targets import FollowedQuery
+    from tierlog.service.wire.paged_query import FollowedQuery
     from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
