@@ -20,7 +20,7 @@ from tierlog.service.wire.documents import ARROW_STREAM, PARQUET, Json, ndjson_l
 
 if TYPE_CHECKING:
     from tierlog.service.cli.table import Column, Table
-    from tierlog.service.cli.targets import FollowedQuery
+    from tierlog.service.wire.paged_query import FollowedQuery
 
 #: Above this many ms a number is no duration: 1980.
 _MOMENT_MS = 315_532_800_000

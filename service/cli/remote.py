@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from tierlog.index.search.counts import CountQuery
     from tierlog.index.search.query import Query
-    from tierlog.service.cli.targets import FollowedQuery
     from tierlog.service.engine.groups import ResetQueues, ResetTo
+    from tierlog.service.wire.paged_query import FollowedQuery
     from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message

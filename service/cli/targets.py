@@ -31,8 +31,6 @@ from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.types import Boundary, Durability
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tierlog.index.search.counts import CountQuery
     from tierlog.index.search.query import Query
     from tierlog.service.archive.archive import Archive
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from tierlog.service.config.settings import Settings
     from tierlog.service.engine.groups import ResetQueues, ResetTo
     from tierlog.service.engine.store import Store
+    from tierlog.service.wire.paged_query import FollowedQuery
     from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
@@ -48,22 +47,6 @@ if TYPE_CHECKING:
 
 _PAGE_BYTES = 4 << 20
 """Messages of a query that is followed to its end, as they are in memory at a time."""
-
-
-class FollowedQuery(Protocol):
-    """A query that is followed to its end: its messages in one of two forms, then what stands beside them."""
-
-    def pages(self) -> Iterator[pa.RecordBatch]:
-        """Yields the messages as rows of ``FOUND_SCHEMA``."""
-        ...
-
-    def lines(self) -> Iterator[bytes]:
-        """Yields the messages as NDJSON, whole lines at a time."""
-        ...
-
-    def metadata(self) -> Json:
-        """Returns cursor and coverage of all pages."""
-        ...
 
 
 class Reader(Protocol):

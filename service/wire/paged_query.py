@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,22 @@ from tierlog.tiering.message.arrow_schema import FOUND_SCHEMA, message_batch
 #: Of a message, as long as none was seen: a first page that is too small costs less than one that is too large.
 _FIRST_BYTES = 1 << 10
 _LEAST_ROWS = 64
+
+
+class FollowedQuery(Protocol):
+    """A query that is followed to its end: its messages in one of two forms, then what stands beside them."""
+
+    def pages(self) -> Iterator[pa.RecordBatch]:
+        """Yields the messages as rows of ``FOUND_SCHEMA``."""
+        ...
+
+    def lines(self) -> Iterator[bytes]:
+        """Yields the messages as NDJSON, whole lines at a time."""
+        ...
+
+    def metadata(self) -> Json:
+        """Returns cursor and coverage of all pages."""
+        ...
 
 
 class PagedQuery:
