@@ -240,7 +240,7 @@ def look_beside(manifest: ManifestStore, identity: StoreIdentity, paths: StorePa
     if found:
         more = " and more" if len(found) == _MOST_NAMED else ""
         raise StoreMismatchError(
-            f"there is no store in this directory, but {', '.join(found)}{more} in the archive, and no id was given",
+            f"no store is in this directory and no id was given, but the archive has {', '.join(found)}{more} already",
             path=identity.cold_url,
             hint=_ways_on(replace(identity, store_id=found[0] if len(found) == 1 else "ID"), paths),
         )

@@ -414,7 +414,7 @@ def test_an_empty_directory_without_restore_makes_no_second_store(world: World, 
 def test_of_several_stores_the_refusal_names_some_and_leaves_the_choice(world: World) -> None:
     for number in range(7):
         world.open(f"v{number}", store_id=f"store-{number}").archive(everything=True)
-    with pytest.raises(StoreMismatchError, match=r"store-0, store-1, .* and more in the archive") as caught:
+    with pytest.raises(StoreMismatchError, match=r"the archive has store-0, store-1, .* and more already") as caught:
         world.open("b", store_id=None)
     assert "--store-id ID --restore" in (caught.value.hint or "")
 
