@@ -17,12 +17,13 @@ from tierlog.index.search.hot_search import HotTierSearch, hot_page
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.remote_search import RemoteSearch, check_page
 from tierlog.index.search.results import range_behind_cursor
-from tierlog.index.search.searcher import search
+from tierlog.index.search.searcher import Searcher, search
 from tierlog.service.archive.archived_stores import ArchiveRoot
 from tierlog.service.engine.store import Store
 from tierlog.service.wire.hot_page import hot_stream, read_hot_stream
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.types import Order, Tier, TimeAxis
+from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.memory import MemoryObjectStore
@@ -45,6 +46,7 @@ class FilteredStore:
         self.chance = random.Random(seed)
         self.clock = ManualClock()
         self.bucket = FaultyObjectStore(MemoryObjectStore(self.clock))
+        self.pool = WorkerPool(8)
         self.settings = small_settings(hot__segment_bytes=8192)
         self.engine = Store.open(
             root / "store", settings=self.settings, cold_url=_URL, store_id="a", clock=self.clock, objects=self.bucket
@@ -209,7 +211,8 @@ def fresh(store: FilteredStore, query: Query) -> Answer:
     archive = ArchiveRoot(_URL, store.settings, store.clock, store.bucket)
     page = store.engine.hot_page(replace(query, max_requests=None))
     check_page(page, query, range_behind_cursor(query))
-    return search([RemoteSearch(page, "http://x", archive.store("a").index)], query)
+    searcher = store.chance.choice([Searcher(), Searcher(store.pool, 8)])
+    return searcher.search([RemoteSearch(page, "http://x", archive.store("a").index)], query)
 
 
 def _check_examined(query: Query, answer: Answer, wanted: list[StoredMessage], found: int) -> None:
