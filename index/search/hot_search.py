@@ -26,6 +26,7 @@ from tierlog.index.search.row_filling import RowFilling
 from tierlog.index.search.searcher import StoreSearch, search
 from tierlog.index.search.task import Found, IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
+from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Tombstone
@@ -41,6 +42,7 @@ _CHUNK_BYTES = 256 << 10
 """Records of a queue that a query by columns reads at a time; what it reads behind a page's end is for nothing."""
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_HEAD_BYTES = 76
 _BORN_MS_AT = 40
 """The position of the born time in a record (``tiering.format.record``)."""
 
@@ -207,13 +209,25 @@ class HotSearch:
 
     def _by_store_time(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
         """Returns the first queue offset in ``[first, last)`` of a message stored at or after a time."""
-        if first >= last or self._store_ms(queue, first) >= time_ms:
-            return first
-        if self._store_ms(queue, last - 1) < time_ms:
-            return last
+        guess = self._guess(queue, first, last, time_ms)
+        is_after_last = guess == last or self._store_ms(queue, guess) >= time_ms
+        if is_after_last and (guess == first or self._store_ms(queue, guess - 1) < time_ms):
+            return guess
         while first < last:
             middle = (first + last) // 2
             if self._store_ms(queue, middle) < time_ms:
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+    def _guess(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
+        """Returns what :meth:`_by_store_time` would if no unit and no record were damaged: reads without comparing."""
+        while first < last:
+            middle = (first + last) // 2
+            offset = int(queue.raw_units(middle, middle + 1)["physical_offset"][0])
+            segment = self._snapshot.segments.get(offset - offset % self._snapshot.segment_bytes)
+            if segment is None or _stored_ms(segment.data, offset - segment.base_offset) < time_ms:
                 first = middle + 1
             else:
                 last = middle
@@ -226,9 +240,7 @@ class HotSearch:
             raise failures[offset]
         physical_offset = int(units["physical_offset"][0])
         segment = self._snapshot.segments[physical_offset - physical_offset % self._snapshot.segment_bytes]
-        head = bytes(segment.data[physical_offset - segment.base_offset :][:76])
-        wide = _I32.unpack_from(head, 36)[0] & SysFlag.BORN_HOST_V6
-        return int(_I64.unpack_from(head, 68 if wide else 56)[0])
+        return _stored_ms(segment.data, physical_offset - segment.base_offset)
 
     # both
 
@@ -269,6 +281,13 @@ class HotSearch:
                 context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
             else:
                 yield message
+
+
+def _stored_ms(data: ByteArray, position: int) -> int:
+    """Returns the store time of the record at a position; anything where none is, and zeros behind the segment."""
+    head = bytes(data[position : position + _HEAD_BYTES]).ljust(_HEAD_BYTES, b"\0")
+    wide = _I32.unpack_from(head, 36)[0] & SysFlag.BORN_HOST_V6
+    return int(_I64.unpack_from(head, 68 if wide else 56)[0])
 
 
 def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:
