@@ -104,7 +104,7 @@ def written_by_pyarrow(file: pa.Buffer) -> float:
     begin = time.process_time()
     table = pq.read_table(pa.BufferReader(file))
     write(table)
-    return table.num_rows / (time.process_time() - begin)
+    return int(table.num_rows) / (time.process_time() - begin)
 
 
 def write(table: pa.Table) -> pa.Buffer:

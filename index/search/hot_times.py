@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import TimeAxis
 from tierlog.tiering.format.record import SysFlag
 from tierlog.tiering.hot.snapshot import HotSnapshot
@@ -37,15 +38,33 @@ class HotTimes:
             raise failures[offset]
         physical_offset = int(units["physical_offset"][0])
         segment = self._snapshot.segments[physical_offset - physical_offset % self._snapshot.segment_bytes]
-        head = bytes(segment.data[physical_offset - segment.base_offset :][:_HEAD_BYTES])
-        is_wide = _I32.unpack_from(head, _FLAG_AT)[0] & SysFlag.BORN_HOST_V6
-        return int(_I64.unpack_from(head, _STORE_MS_AT_V6 if is_wide else _STORE_MS_AT)[0])
+        return _stored_ms(segment.data, physical_offset - segment.base_offset)
 
     def first_at(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
-        """Returns the first queue offset in ``[first, last)`` stored at or after a time, where store times rise."""
+        """Returns the first queue offset in ``[first, last)`` stored at or after a time, where store times rise.
+
+        It is guessed without comparing checksums, which cost most; then those of the place found and of the one before
+        are compared, and if they do not bear it out, those of every record on the way.
+        """
+        guess = self._guess(queue, first, last, time_ms)
+        is_late_enough = guess == last or self.store_ms(queue, guess) >= time_ms
+        if is_late_enough and (guess == first or self.store_ms(queue, guess - 1) < time_ms):
+            return guess
         while first < last:
             middle = (first + last) // 2
             if self.store_ms(queue, middle) < time_ms:
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+    def _guess(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
+        """Returns what :meth:`first_at` does if no unit and no record on the way is damaged."""
+        while first < last:
+            middle = (first + last) // 2
+            offset = int(queue.raw_units(middle, middle + 1)["physical_offset"][0])
+            segment = self._snapshot.segments.get(offset - offset % self._snapshot.segment_bytes)
+            if segment is None or _stored_ms(segment.data, offset - segment.base_offset) < time_ms:
                 first = middle + 1
             else:
                 last = middle
@@ -84,3 +103,10 @@ class HotTimes:
             positions = (offsets[mine] - base + places[mine])[:, None] + np.arange(size)
             found[mine] = data[positions].view(f">i{size}")[:, 0]
         return found
+
+
+def _stored_ms(data: ByteArray, position: int) -> int:
+    """Returns the store time of the record at a position; anything where none is, and zeros behind the segment."""
+    head = bytes(data[position : position + _HEAD_BYTES]).ljust(_HEAD_BYTES, b"\0")
+    is_wide = _I32.unpack_from(head, _FLAG_AT)[0] & SysFlag.BORN_HOST_V6
+    return int(_I64.unpack_from(head, _STORE_MS_AT_V6 if is_wide else _STORE_MS_AT)[0])
