@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.chromium import Browsing
 from tests.support.service.page_world import END_MS, HISTORY_MS, PageWorld, key_in_both_tiers
+from tierlog.index.search.counts import CountQuery
 from tierlog.index.search.query import Query
 
 pytestmark = pytest.mark.browser
@@ -50,6 +51,21 @@ def _counting(page: Page, *, exact: bool = True) -> list[Mapping[str, list[str]]
 
 def _bars(page: Page) -> Locator:
     return page.locator(".bar")
+
+
+def test_the_bars_are_what_the_service_counts(browser: Browsing, shop: PageWorld) -> None:
+    counted = shop.engine.counts(CountQuery("shop")).to_json()
+    assert counted["total"] > 0
+    with browser.at(shop.url, "/#/search?topic=shop") as watched:
+        page = watched.page
+        told = page.locator(".histogram-head")
+        expect(told).to_contain_text(f"{counted['total']:,} messages, a bar is")
+        page.locator("svg.bars").focus()
+        page.keyboard.press("ArrowLeft")
+        expect(told).to_contain_text(re.compile(r" to .*: [1-9][\d,]* message"))
+        inside = int((told.text_content() or "").rpartition(": ")[2].split()[0].replace(",", ""))
+        page.keyboard.press("Enter")
+        expect(told).to_contain_text(f"{inside:,} message")
 
 
 def test_a_bar_that_is_clicked_and_a_range_that_is_dragged_narrow_the_search(
