@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from tierlog.service.cli.arguments import CommandParser, VersionAction, with_examples
 from tierlog.service.cli.commands import (
+    adopt,
     archive,
     check,
     cluster,
@@ -67,6 +68,7 @@ COMMANDS = (
     receipts,
     salvage,
     restore,
+    adopt,
     dump,
     doctor,
     cluster,

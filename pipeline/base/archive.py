@@ -8,50 +8,23 @@ job's arguments, and nothing in Spark's event log.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from tierlog.tiering.base.backoff import TryAgain
-from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError, NotFoundError, ObjectNotFoundError
-from tierlog.tiering.base.options import ColdOptions
 from tierlog.tiering.base.paths import ColdKeys
-from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.cold.manifest.opened import open_manifest as open_manifest
+from tierlog.tiering.cold.manifest.opened import open_objects as open_objects
 from tierlog.tiering.cold.manifest.store import ManifestStore
-from tierlog.tiering.cold.reading.archive_reader import ArchiveCache
 from tierlog.tiering.format.manifest import Head
-from tierlog.tiering.objects.object_store import ObjectStore
-from tierlog.tiering.objects.urls import canonical_url, open_object_store, stores_below
+from tierlog.tiering.objects.urls import canonical_url, stores_below
 
-_ENDPOINT = "TIERLOG_S3_ENDPOINT"
 _TRIES = 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 T = TypeVar("T")
-
-
-@functools.lru_cache(maxsize=8)
-def open_objects(url: str) -> ObjectStore:
-    """Returns the object store at a canonical URL, one a process."""
-    return open_object_store(url, clock=SystemClock(), endpoint_url=os.environ.get(_ENDPOINT))
-
-
-@functools.lru_cache(maxsize=32)
-def open_manifest(url: str, store_id: str, grace_ms: int | None = None) -> ManifestStore:
-    """Returns the manifest of one store of the archive at a canonical URL, one a process; nothing is asked yet.
-
-    ``grace_ms`` is the store's own if it is not the default, for those who commit.
-    """
-    options = ColdOptions() if grace_ms is None else ColdOptions(grace_ms=grace_ms)
-    return ManifestStore(
-        open_objects(url),
-        ColdKeys(store_id),
-        randomness=SystemRandomness(),
-        options=options,
-        cache=ArchiveCache(options.cache_bytes),
-    )
 
 
 @dataclass(frozen=True, slots=True)

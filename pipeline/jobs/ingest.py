@@ -2,27 +2,26 @@
 store.
 
 Killed anywhere before a store's one commit: there is no such store, and running it again starts over; what was stored
-by then goes once a later run has succeeded (``pipeline.new_store.commit``). After the commit: the store is complete,
+by then goes once a later run has succeeded (``index.new_store.commit``). After the commit: the store is complete,
 and running it again says so and changes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from tierlog.index.format.header import DEFAULT_ITEMS, DEFAULT_SLOTS
+from tierlog.index.new_store.adoption import cut_off_of, discarding, made_before, summary_of
+from tierlog.index.new_store.broker_log import ArchiveTask, BrokerLog, LogPlan, survey_segment
+from tierlog.index.new_store.commit import find_head, publish
+from tierlog.index.new_store.part import BuiltPart, NewStore
 from tierlog.index.objects.derivation import IndexSizes
 from tierlog.pipeline.jobs.job import Job, JobContext, Summary, TaskFailure, run_tasks, task_progress
-from tierlog.pipeline.new_store.broker_log import ArchiveTask, BrokerLog, LogPlan, survey_segment
-from tierlog.pipeline.new_store.commit import discard, exists_already, find_head, publish
 from tierlog.pipeline.new_store.input_files import ISO, FileList, InputDescription, message_columns, queues_of
 from tierlog.pipeline.new_store.input_rows import InputRows
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore
 from tierlog.pipeline.new_store.two_pass import CountedPlan, archive, count, keep
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.format.manifest import Head
@@ -102,7 +101,7 @@ def _rows(context: JobContext, store: NewStore, arguments: argparse.Namespace) -
     if partitions is not None and partitions < 1:
         raise InvalidRequestError("at least one task writes")
     files = FileList.of(context.spark, description)
-    if (made := _made_before(store, files.fingerprint)) is not None:
+    if (made := made_before(store, files.fingerprint)) is not None:
         return _summary(context, store, made, began_s, is_new=False)
     frame = message_columns(context.spark, description, partitions or -(-files.size_bytes // _PARTITION_BYTES) or 1)
     rows = InputRows.of(frame.schema, store_ms=context.clock.now_ms(), topic=description.topic)
@@ -122,12 +121,12 @@ def _log(context: JobContext, store: NewStore, log: BrokerLog) -> Summary:
     began_s = context.clock.monotonic_s()
     with task_progress(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
         plan = LogPlan.of(log, [_sound(found) for found in run_tasks(context.spark, survey_segment, log.segments)])
-        if (made := _made_before(store, plan.fingerprint)) is not None:
+        if (made := made_before(store, plan.fingerprint)) is not None:
             return {**_summary(context, store, made, began_s, is_new=False), **_cut_off(plan)}
         topics = plan.new_topics()
         outcomes = run_tasks(context.spark, ArchiveTask.run, plan.tasks(store))
     parts = [each for each in outcomes if isinstance(each, BuiltPart)]
-    with _discarding(store, parts):
+    with discarding(store, parts):
         for outcome in outcomes:
             _sound(outcome)
     head = publish(
@@ -144,17 +143,7 @@ def _cut_off(plan: LogPlan) -> Summary:
         f"ingest: the log is damaged at {plan.end}: {plan.cut_off} whole messages behind the damage are not archived",
         file=sys.stderr,
     )
-    return {"log_end": plan.end, "cut_off": plan.cut_off, "findings": plan.cut_off}
-
-
-@contextlib.contextmanager
-def _discarding(store: NewStore, parts: Sequence[BuiltPart]) -> Iterator[None]:
-    """Deletes what was stored if the commit cannot be tried."""
-    try:
-        yield
-    except StoreError:
-        discard(store, [name for part in parts for name in part.names])
-        raise
+    return cut_off_of(plan)
 
 
 def _sound(outcome: R | TaskFailure) -> R:
@@ -163,32 +152,9 @@ def _sound(outcome: R | TaskFailure) -> R:
     return outcome
 
 
-def _made_before(store: NewStore, fingerprint: str) -> Head | None:
-    """Returns the head if this input was ingested before; :class:`StoreMismatchError` for another store of the id."""
-    head = find_head(store)
-    if head is None:
-        return None
-    state = store.manifest.state(store.manifest.reader(), head)
-    if fingerprint not in (head.volume_id, *(each.volume_id for each in state.takeovers)):
-        raise exists_already(store)
-    return head
-
-
 def _summary(context: JobContext, store: NewStore, head: Head, began_s: float, *, is_new: bool) -> Summary:
-    manifest = store.manifest
-    reader = manifest.reader(scan=True)
-    segments = list(manifest.log_entries(reader, head))
-    objects = list(manifest.all_index_entries(reader, head))
-    return {
-        "store": store.store_id,
-        "already_there": not is_new,
-        "messages": sum(entry.records for entry in segments),
-        "segments": len(segments),
-        "index_objects": len(objects),
-        "bytes_raw": sum(entry.raw_bytes for entry in segments),
-        "bytes_stored": sum(entry.size_bytes for entry in segments) + sum(entry.size_bytes for entry in objects),
-        "seconds": round(context.clock.monotonic_s() - began_s, 3),
-    }
+    seconds = round(context.clock.monotonic_s() - began_s, 3)
+    return {**summary_of(store, head, is_new=is_new), "seconds": seconds}
 
 
 JOB = Job(

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -117,6 +118,7 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
+    _require_java()
     builder = SparkSession.builder.appName(name)
     if "SPARK_ENV_LOADED" not in os.environ and (master or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the first python3 of the path
@@ -130,6 +132,15 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def _require_java() -> None:
+    """Raises :class:`InvalidRequestError` where Spark would only say that its gateway exited."""
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise InvalidRequestError(
+            "Spark needs Java, of which there is none on the path",
+            hint="install Java 17 or newer, or name it by JAVA_HOME; `tierlog adopt` needs neither Spark nor Java",
+        )
 
 
 # ------------------------------------------------------------------------------------- arguments of several jobs

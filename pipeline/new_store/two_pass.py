@@ -21,9 +21,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from tierlog.pipeline.new_store.commit import NewTopics
+from tierlog.index.new_store.commit import NewTopics
+from tierlog.index.new_store.part import BuiltPart, NewStore
 from tierlog.pipeline.new_store.input_rows import InputRows
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore
 from tierlog.pipeline.new_store.writer import ArchiveWriter, QueuePlan
 from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError, StoreError
 from tierlog.tiering.hot.topics import Topic

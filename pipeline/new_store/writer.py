@@ -1,7 +1,7 @@
 """Writes a DataFrame to the archive of a new store: a task for each partition, and one commit of the driver.
 
 Each task archives its partition by itself, in a stretch of the log that its number gives it; the driver names what the
-tasks that count have stored. Objects of attempts that do not count are named by nobody (``pipeline.new_store.commit``).
+tasks that count have stored. Objects of attempts that do not count are named by nobody (``index.new_store.commit``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from tierlog.pipeline.new_store.commit import NewTopics, discard, publish, refuse_existing
+from tierlog.index.new_store.commit import NewTopics, discard, publish, refuse_existing
+from tierlog.index.new_store.part import BuiltPart, NewStore, PartBuilder, PartQueue
 from tierlog.pipeline.new_store.input_rows import InputRows
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore, PartBuilder, PartQueue
 from tierlog.tiering.base.errors import CapacityError, InvalidRequestError, MessageTooLargeError, StoreError
 from tierlog.tiering.base.fs import ByteArray, LocalFileSystem
 from tierlog.tiering.base.randomness import SystemRandomness

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
+from tierlog.index.new_store.commit import NewTopics, check_ids, refuse_existing, topic_id_of
+from tierlog.index.new_store.part import BuiltPart, NewStore
 from tierlog.index.objects.derivation import IndexSizes
-from tierlog.pipeline.new_store.commit import NewTopics, check_ids, refuse_existing, topic_id_of
 from tierlog.pipeline.new_store.input_rows import InputRows
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore
 from tierlog.pipeline.new_store.writer import ArchiveWriter, QueuePlan
 from tierlog.pipeline.source.options import SourceOptions
 from tierlog.tiering.base.clock import Clock

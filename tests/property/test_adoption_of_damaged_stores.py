@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tests.support.rocketmq.golden import expected, unpack
+from tierlog.index.new_store.broker_log import BrokerLog, LogPlan, survey_segment
+from tierlog.index.new_store.commit import publish
+from tierlog.index.new_store.part import NewStore
 from tierlog.index.objects.derivation import IndexSizes
-from tierlog.pipeline.new_store.broker_log import BrokerLog, LogPlan, survey_segment
-from tierlog.pipeline.new_store.commit import publish
-from tierlog.pipeline.new_store.part import NewStore
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.randomness import SeededRandomness
 from tierlog.tiering.cold.segment.reader import SegmentReader

@@ -17,8 +17,8 @@ from tests.support.pipeline.new_stores import (
     rows_of,
     shown,
 )
+from tierlog.index.new_store.part import NewStore
 from tierlog.index.objects.derivation import IndexSizes
-from tierlog.pipeline.new_store.part import NewStore
 from tierlog.pipeline.source import TierlogDataSource
 
 if TYPE_CHECKING:

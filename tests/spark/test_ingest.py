@@ -12,11 +12,12 @@ import pytest
 
 from tests.support.pipeline.new_stores import BEGIN_MS, everything, pulled, reader_of
 from tests.support.rocketmq.golden import expected, unpack
+from tierlog.index.new_store.part import NewStore
 from tierlog.index.objects.derivation import IndexSizes
 from tierlog.index.search.query import Query
 from tierlog.pipeline.jobs.ingest import main
 from tierlog.pipeline.jobs.job import DONE, FAILED, FINDINGS, WRONG_USE, task_progress
-from tierlog.pipeline.new_store.part import NewStore
+from tierlog.service.main import main as command
 from tierlog.tiering.base.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -75,6 +76,23 @@ def test_a_brokers_log_is_there_message_by_message_and_is_not_ingested_twice(ing
     again = ingest("--rocketmq", str(root), *SIZES)
     assert (again["already_there"], again["messages"]) == (True, len(messages))
     assert ingest.objects() == before
+
+
+def test_the_command_adopt_makes_the_archive_that_the_job_makes(ingest: Ingest, tmp_path: Path) -> None:
+    root, cold = str(unpack("crashed-plain", tmp_path / "broker")), f"file://{tmp_path}/adopted"
+    ingest("--rocketmq", root)
+    assert command(["adopt", root, "--cold", cold, "--store-id", "history"]) == DONE
+    found = []
+    for url in (ingest.cold, cold):
+        store = NewStore(url, "history", 262_144)
+        head, reader = store.manifest.refresh(), store.manifest.reader()
+        log = [(entry.base, entry.crc32, entry.records) for entry in store.manifest.log_entries(reader, head)]
+        state = store.manifest.state(reader, head)
+        with reader_of(store) as engine:
+            found.append((head.volume_id, head.archived_to, log, state.topics, state.groups, pulled(engine)))
+    assert found[0] == found[1]
+    again = ingest("--rocketmq", root)  # each knows what the other has made
+    assert again["already_there"] is True
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ from tests.support.pipeline.new_stores import (
     shown,
 )
 from tests.support.stores.engines import tiny_settings
+from tierlog.index.new_store.commit import NewTopics, discard, find_head, publish, topic_id_of
+from tierlog.index.new_store.part import BuiltPart, NewStore, PartQueue
 from tierlog.index.search.query import Query
-from tierlog.pipeline.new_store.commit import NewTopics, discard, find_head, publish, topic_id_of
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore, PartQueue
 from tierlog.pipeline.new_store.writer import QueuePlan
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, StoreMismatchError

@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from tests.support.stores.engines import tiny_settings
+from tierlog.index.new_store.commit import topic_id_of
+from tierlog.index.new_store.part import BuiltPart, NewStore, PartBuilder
 from tierlog.index.objects.derivation import IndexSizes
 from tierlog.index.search.query import Query
-from tierlog.pipeline.new_store.commit import topic_id_of
 from tierlog.pipeline.new_store.input_rows import InputRows
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore, PartBuilder
 from tierlog.pipeline.new_store.writer import PartitionEncoder, QueuePlan, encode_rows, stretch_bytes
 from tierlog.pipeline.read.views import MESSAGES, MESSAGES_SPARK
 from tierlog.service.archive.archive import Archive

@@ -12,11 +12,11 @@ from tests.support.pipeline.new_stores import pulled, reader_of
 from tests.support.rocketmq.golden import STORES, expected, unpack
 from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import record
+from tierlog.index.new_store.broker_log import BrokerLog, LogPlan, survey_segment
+from tierlog.index.new_store.commit import publish
+from tierlog.index.new_store.part import NewStore
 from tierlog.index.objects.derivation import IndexSizes
 from tierlog.index.search.query import Query
-from tierlog.pipeline.new_store.broker_log import BrokerLog, LogPlan, survey_segment
-from tierlog.pipeline.new_store.commit import publish
-from tierlog.pipeline.new_store.part import NewStore
 from tierlog.service.archive.archive import Archive
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError

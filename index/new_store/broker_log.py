@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tierlog.pipeline.new_store.commit import NewTopics
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore, PartBuilder, PartQueue
+from tierlog.index.new_store.commit import NewTopics
+from tierlog.index.new_store.part import BuiltPart, NewStore, PartBuilder, PartQueue
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError
 from tierlog.tiering.base.fs import ByteArray, LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore, PartQueue
+from tierlog.index.new_store.part import BuiltPart, NewStore, PartQueue
 from tierlog.tiering.base.errors import (
     CorruptionError,
     InvalidRequestError,

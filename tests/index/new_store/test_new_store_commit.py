@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.pipeline.new_stores import build, everything, input_rows, new_store, pulled, reader_of, rows_of
-from tierlog.pipeline.new_store import commit
-from tierlog.pipeline.new_store.commit import NewTopics, find_head, publish
-from tierlog.pipeline.new_store.part import BuiltPart, NewStore, PartQueue
+from tierlog.index.new_store import commit
+from tierlog.index.new_store.commit import NewTopics, find_head, publish
+from tierlog.index.new_store.part import BuiltPart, NewStore, PartQueue
 from tierlog.pipeline.new_store.two_pass import CountedPlan
 from tierlog.tiering.base.errors import InvalidRequestError, ObjectStoreUnavailableError, StoreError
 from tierlog.tiering.base.randomness import SystemRandomness

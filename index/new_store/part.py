@@ -19,12 +19,12 @@ from tierlog.index.format.layout import TIERLOG
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.objects.derivation import IndexSizes
 from tierlog.index.objects.publisher import AssemblyFolder, upload_file
-from tierlog.pipeline.base.archive import open_manifest
 from tierlog.tiering.base.errors import CorruptionError
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.options import HotOptions
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.cold.manifest.opened import open_manifest
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, IndexEntry, LogEntry
 from tierlog.tiering.hot.commit_log import Segment
