@@ -175,12 +175,17 @@ class QueueProgress:
     max_offset: int | None
     lag: int | None
 
+    @property
+    def is_uncounted(self) -> bool:
+        """Whether nobody can say how many messages are still to consume; of a queue that is gone there are none."""
+        return self.lag is None and self.max_offset is not None
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
     """One group in numbers: its live members, and the queues with a committed offset.
 
-    ``store_id`` keeps it. ``lag`` is that of all its queues, None while a store with some of them does not answer.
+    ``store_id`` keeps it. ``lag`` is that of all its queues, None while that of one is not known.
     """
 
     group: str
@@ -496,11 +501,13 @@ class ConsumerGroups:
             shown = committed | {queue for queue in read if shows(queue[0])}
             topics = {queue[0] for queue in shown} | {topic for each in seen for topic in each.topics if shows(topic)}
             down: set[str] = set()
-            lags = [self._progress(queue, state.offsets.get(queue), down).lag or 0 for queue in sorted(shown)]
+            queues = [self._progress(queue, state.offsets.get(queue), down) for queue in sorted(shown)]
+            unknown = down or any(queue.is_uncounted for queue in queues)
+            lag = None if unknown else sum(queue.lag or 0 for queue in queues)
             found.append(
                 GroupSummary(
                     name, state.generation, len(seen), len(committed),
-                    store_id=self._store_id, topics=sorted(topics), lag=None if down else sum(lags),
+                    store_id=self._store_id, topics=sorted(topics), lag=lag,
                 )
             )  # fmt: skip
         return found

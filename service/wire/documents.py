@@ -138,7 +138,7 @@ def _queue_json(queue: QueueInfo) -> Json:
 
 def group_json(group: GroupInfo) -> Json:
     """Returns a consumer group; its lag is null while nobody can say how many messages one of its queues still has."""
-    unknown = any(queue.lag is None and queue.max_offset is not None for queue in group.queues)
+    unknown = any(queue.is_uncounted for queue in group.queues)
     return {
         "group": group.name,
         "generation": group.generation,

@@ -163,7 +163,7 @@ class GroupSummaryOut(BaseModel):
     queues: int
     store_id: str = Field(description="its home, which keeps its offsets")
     topics: list[str]
-    lag: int | None = Field(description="messages still to consume; null: a store with some of them does not answer")
+    lag: int | None = Field(description="messages still to consume; null: that of one queue is not known")
 
 
 def _one_place(schema: dict[str, Any]) -> None:

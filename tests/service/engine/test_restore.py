@@ -176,11 +176,13 @@ def test_counts_are_not_known_until_the_archive_tells_what_a_restore_left_out(wo
         assert engine.group_lags(9) == {}
         (queue,) = engine.groups.describe("billing").queues
         assert (queue.lag, queue.max_offset) == (None, 60 + QUEUE_STEP)
+        assert [group.lag for group in engine.groups.all()] == [None]
         assert messages_of(engine, "orders") == [None, None]
     assert sum("gaps-" in call.key for call in faulty.calls[asked:]) == 1
     faulty.heal()
     world.clock.advance(60_000)
     assert engine.group_lags(9) == {"billing": 53}
+    assert [group.lag for group in engine.groups.all()] == [53]
     assert messages_of(engine, "orders")[0] == 60
     engine.close()
     faulty.die()

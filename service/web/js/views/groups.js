@@ -83,7 +83,7 @@ export class GroupsView {
       h("div", { class: "card-head" },
         h("h3", {}, name),
         group.lag === null
-          ? h("span", { class: "lag some" }, "how far behind is not known: a store does not answer")
+          ? h("span", { class: "lag some" }, "how far behind is not known: a store or the archive does not answer")
           : h("span", { class: `lag ${group.lag > 0 ? "some" : "none"}` }, h("b", {}, count(group.lag)), " behind")),
       h("p", { class: "muted" }, `${group.topics.join(", ") || "no topic"}; ${counted(group.members, "member")}, generation ${count(group.generation)}`),
       group.members === 0 && h("p", {}, "Nobody reads at the moment; the offsets are kept."),
