@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.support.rocketmq.golden import expected, unpack
 from tierlog.index.new_store.broker_log import LogPlan
 from tierlog.service.exit_codes import FAILED, NOTHING, WRONG_USE
 from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.lifecycle.takeover import take_over
 
 NAME = "crashed-plain"
 
@@ -82,6 +84,26 @@ def test_killed_between_archive_and_volume_it_makes_the_volume_when_it_is_run_ag
 ) -> None:
     cold, root = f"file://{tmp_path}/cold", str(tmp_path / "store")
     adopted(shell, broker, "--cold", cold)  # as far as the kill left it
+    assert adopted(shell, broker, "--root", root)["already_there"] is True
+    assert shell.rows("topics", "--root", root)
+
+
+def test_killed_while_the_volume_is_made_it_goes_on_when_it_is_run_again(
+    shell: Shell,
+    broker: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = str(tmp_path / "store")
+
+    def last_deed(*arguments: Any) -> NoReturn:
+        take_over(*arguments)
+        raise StoreError("the power is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tierlog.service.engine.restore.take_over", last_deed)
+        shell("adopt", broker, "--root", root, code=FAILED)
+    assert "the power is gone" in shell.err
     assert adopted(shell, broker, "--root", root)["already_there"] is True
     assert shell.rows("topics", "--root", root)
 

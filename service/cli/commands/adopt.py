@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_format
 from tierlog.service.cli.errors import say
@@ -12,6 +13,9 @@ from tierlog.service.cli.output_style import OutputStyle
 from tierlog.service.exit_codes import DONE, NOTHING
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.progress_bar import bar
+
+if TYPE_CHECKING:
+    from tierlog.tiering.hot.identity import StoreIdentity
 
 HELP = "put a RocketMQ broker's store into an archive, and continue it in a volume"
 EXAMPLES = (
@@ -44,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints what the archive holds; exit code 1 if messages lie behind damage. Killed, it is run again.
 
-    Killed before the archive's one commit: there is no such store. Between that and the volume: running it again finds
-    the archive, and makes the volume.
+    Killed before the archive's one commit: there is no such store. After that: running it again finds the archive, and
+    makes the volume or goes on with it.
     """
     from tierlog.index.new_store.adoption import adopt_log, cut_off_of, summary_of
     from tierlog.index.new_store.broker_log import BrokerLog
@@ -63,10 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
     cold_url, store_id = canonical_url(cold_url), validate_store_id(arguments.store_id) or ""
     log = BrokerLog.find(arguments.broker_root.absolute())
     store = NewStore(cold_url, store_id, log.segment_bytes)
-    is_volume_there = root is not None and _is_volume_of(root, store_id)
+    volume = None if root is None else _volume_at(root, store_id)
+    if root is not None and volume is not None and volume.restoring_from is not None:
+        _make_volume(arguments, root, cold_url)  # it had begun, so the archive is there, and is checked below
     with bar(" steps", f"adopting {store_id}") as progress:
         adopted = adopt_log(store, log, SystemRandomness(), progress)
-    if root is not None and not is_volume_there:
+    if root is not None and volume is None:
         if adopted.head.epoch > EPOCH:
             raise ConflictError(
                 f"a volume has taken store {store_id!r} over already", path=cold_url,
@@ -88,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     return NOTHING
 
 
-def _is_volume_of(root: Path, store_id: str) -> bool:
-    """Whether the volume is there already; raises :class:`InvalidRequestError` for another store's directory."""
+def _volume_at(root: Path, store_id: str) -> StoreIdentity | None:
+    """Returns the volume that is there already; raises :class:`InvalidRequestError` for another store's directory."""
     from tierlog.tiering.base.fs import LocalFileSystem
     from tierlog.tiering.base.paths import StorePaths
     from tierlog.tiering.hot.identity import StoreIdentity
@@ -99,7 +105,7 @@ def _is_volume_of(root: Path, store_id: str) -> bool:
         raise InvalidRequestError(
             f"this is the directory of store {identity.store_id!r}", path=str(root), hint="name another --root"
         )
-    return identity is not None
+    return identity
 
 
 def _make_volume(arguments: argparse.Namespace, root: Path, cold_url: str) -> None:
