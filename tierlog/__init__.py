@@ -54,6 +54,7 @@ What their methods return, and what a reader may be declared as:
 :class:`ArchiveReport`      the outcome of an archiving
 :class:`Findings`           the result of a check; each is a :class:`Finding`
 :class:`RepairReport`       the result of a repair
+:class:`LogDamage`          a range of the log that could not be read, with its :class:`LostMessages`
 :class:`ReadinessProblem`   the reason why a store or a querier cannot do its work
 =========================== ==========================================================================================
 """
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from tierlog.tiering.base.types import Boundary, Durability, Order, PullStatus, Tier, TimeAxis, TimeRange
     from tierlog.tiering.checks.findings import Finding, Findings
     from tierlog.tiering.format.record import Record
+    from tierlog.tiering.hot.damage import LogDamage, LostMessages
     from tierlog.tiering.message.batch import Message
     from tierlog.tiering.message.pending import PendingMessages
     from tierlog.tiering.message.stored_message import StoredMessage
@@ -127,6 +129,8 @@ __all__ = [
     "HotRecords",
     "IdempotencyKey",
     "IntervalCounts",
+    "LogDamage",
+    "LostMessages",
     "Message",
     "MessageReader",
     "Order",
@@ -183,6 +187,8 @@ _HOMES = {
     "HotRecords": "tierlog.index.search.hot_lookup",
     "IdempotencyKey": "tierlog.service.engine.appends",
     "IntervalCounts": "tierlog.index.search.counts",
+    "LogDamage": "tierlog.tiering.hot.damage",
+    "LostMessages": "tierlog.tiering.hot.damage",
     "Message": "tierlog.tiering.message.batch",
     "MessageReader": "tierlog.service.archive.readers",
     "Order": "tierlog.tiering.base.types",

@@ -26,6 +26,7 @@ from tierlog.service import main
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock, SystemClock
 from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.base.types import Order
 from tierlog.tiering.message.batch import Message
 
 EXAMPLES = {"tierlog": main.EXAMPLES} | {
@@ -99,7 +100,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def _store(root: Path, cold: Path, store_id: str) -> tuple[str, str]:
-    """A store most of whose messages are archived, with an erasure; ids of a message and of the erasure."""
+    """A store most of whose messages are archived, with an erasure; ids of an archived message and of the erasure."""
     clock = ManualClock(_BEGIN_MS)
     settings = tiny_settings(hot__segment_bytes=_SEGMENT_BYTES, hot__queue_file_units=_QUEUE_FILE_UNITS)
     engine = Store.open(root, cold_url=f"file://{cold}", store_id=store_id, settings=settings, clock=clock)
@@ -111,7 +112,7 @@ def _store(root: Path, cold: Path, store_id: str) -> tuple[str, str]:
         engine.append([_message(number) for number in range(first, first + _BATCH)])
         clock.advance(600_000)
     receipt = engine.removal.erase(Query("orders", "gone"), wait=True)
-    (found,) = engine.query(Query("orders", "4711", limit=1)).messages
+    (found,) = engine.query(Query("orders", "4711", limit=1, order=Order.OLDEST)).messages
     engine.close()
     return found.record.message_id, receipt["tombstone_id"]
 

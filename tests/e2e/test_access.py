@@ -32,6 +32,7 @@ NEEDS: dict[tuple[str, str], tuple[str, object]] = {
     ("PUT", f"{_TOPIC}/hold"): (ADMIN, {"hold": False}),
     ("POST", f"{_TOPIC}/messages"): (PRODUCE, {"messages": [{"body": "x"}]}),
     ("GET", f"{_TOPIC}/messages"): (READ, None),
+    ("GET", f"{_TOPIC}/counts"): (READ, None),
     ("GET", f"{_TOPIC}/queues/{{queue_id}}/messages"): (READ, None),
     ("GET", f"{_TOPIC}/queues/{{queue_id}}/offset"): (READ, None),
     ("GET", "/v1/messages/{message_id}"): (READ, None),

@@ -23,7 +23,7 @@ NAMES = {
     "Answer", "Appended", "AppendedColumns", "Archive", "ArchiveReport", "AsyncProducer", "AxisHint", "Block",
     "Boundary", "CostEstimate", "CostRange", "CountQuery", "Coverage", "Durability", "Failure", "FileInfo",
     "Finding", "Findings", "HotKeys", "HotPage", "HotRecord", "HotRecords", "IdempotencyKey", "IntervalCounts",
-    "Message", "MessageReader", "Order", "PendingMessages", "Producer", "PullResult", "PullStatus", "PulledBatch",
+    "LogDamage", "LostMessages", "Message", "MessageReader", "Order", "PendingMessages", "Producer", "PullResult", "PullStatus", "PulledBatch",
     "Querier", "Query", "QueueInfo", "ReadinessProblem", "Record", "RepairReport", "Settings", "Store",
     "StoreCoverage", "StoreReader", "StoredMessage", "Tier", "TierCoverage", "TimeAxis", "TimeRange", "Timeline",
     "TimelineView", "TopicInfo", "errors",

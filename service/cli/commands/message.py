@@ -17,7 +17,7 @@ EXAMPLES = (
     ("all of a message", "tierlog message 0A00000100002694000000000001A2B3 --url http://127.0.0.1:8080"),
     (
         "from the archive of one of several stores",
-        "tierlog message 0A00000100002694000000000001A2B3 --cold s3://bucket/prefix --store-id store-a",
+        "tierlog message 0A00000100002694000000000001A2B3 --cold s3://bucket/prefix --store-id store",
     ),
 )
 
