@@ -150,6 +150,7 @@ def _open_once(
         )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot.store, manifest, known)
         groups = _groups(components, identity=identity, hot=hot.store, fetcher=fetcher, offsets=offsets)
+        volume.is_open()
         return StoreParts(
             directory=directory, identity=identity, hot=hot, archive=archive, writers=writers, known=known,
             removal=removal, fetcher=fetcher, searcher=searcher, groups=groups, meter=meter, stopping=stopping,

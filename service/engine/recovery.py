@@ -41,7 +41,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -94,6 +93,25 @@ class ArchiveConnection:
     """The guard of writes to its bucket; None where nothing needs guarding."""
 
 
+class FirstStart:
+    """Takes along what a first start has made if it fails; once the store is open, nothing that happens does."""
+
+    def __init__(self, fs: FileSystem, paths: StorePaths) -> None:
+        self._fs = fs
+        self._paths = paths
+        self._is_over = False
+
+    def end(self) -> None:
+        """Notes that the store is open: whatever is raised from now on, also where it is closed, removes nothing."""
+        self._is_over = True
+
+    def undo(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        """Called where the resources of the opening are let go of, with what was raised, under the store's lock."""
+        if kind is not None and not self._is_over:
+            with contextlib.suppress(StoreError):  # the next start does it
+                clear_traces(self._fs, self._paths)
+
+
 @dataclass(frozen=True, slots=True)
 class Volume:
     """The identity of the store, and the answer of its archive."""
@@ -103,6 +121,13 @@ class Volume:
     archive: ArchiveConnection | None = None
     first_contact: str | None = None
     """The reason why the archive could not be reached."""
+    first_start: FirstStart | None = None
+    """Of a store that is new."""
+
+    def is_open(self) -> None:
+        """Ends the first start of a store that is new."""
+        if self.first_start is not None:
+            self.first_start.end()
 
     @property
     def manifest(self) -> ManifestStore | None:
@@ -133,9 +158,10 @@ def take_volume(
     # A first start that was killed is begun anew, and this one takes along what it made if it fails. Killed here: the
     # next start does the same.
     is_new = not is_made(fs, paths)
-    if is_new and not directory.read_only:
+    first_start = FirstStart(fs, paths) if is_new and not directory.read_only else None
+    if first_start is not None:
         clear_traces(fs, paths)
-        resources.push(partial(_clear_unless_opened, fs, paths))
+        resources.push(first_start.undo)
     for folder in (paths.tmp, paths.tierlog):
         fs.make_dirs(folder)
     # A directory that was new may have become somebody's meanwhile. Killed here: an open id that nobody has seen.
@@ -146,16 +172,7 @@ def take_volume(
     # What the bucket's check has found is kept. Killed here: the bucket is asked again.
     if volume.archive is not None and volume.archive.guard is not None:
         volume.archive.guard.remember()
-    return volume
-
-
-def _clear_unless_opened(
-    fs: FileSystem, paths: StorePaths, kind: type[BaseException] | None, error: object, trace: object
-) -> None:
-    """Called with the failure of a new store's opening, under its lock, or when an open store is closed."""
-    if kind is not None:
-        with contextlib.suppress(StoreError):  # the next start does it
-            clear_traces(fs, paths)
+    return replace(volume, first_start=first_start)
 
 
 def check_room(fs: FileSystem, root: Path, settings: Settings, segment_bytes: int) -> None:

@@ -23,10 +23,10 @@ NAMES = {
     "Answer", "Appended", "AppendedColumns", "Archive", "ArchiveReport", "AsyncProducer", "AxisHint", "Block",
     "Boundary", "CostEstimate", "CostRange", "CountQuery", "Coverage", "Durability", "Failure", "FileInfo",
     "Finding", "Findings", "HotKeys", "HotPage", "HotRecord", "HotRecords", "IdempotencyKey", "IntervalCounts",
-    "LogDamage", "LostMessages", "Message", "MessageReader", "Order", "PendingMessages", "Producer", "PullResult", "PullStatus", "PulledBatch",
-    "Querier", "Query", "QueueInfo", "ReadinessProblem", "Record", "RepairReport", "Settings", "Store",
-    "StoreCoverage", "StoreReader", "StoredMessage", "Tier", "TierCoverage", "TimeAxis", "TimeRange", "Timeline",
-    "TimelineView", "TopicInfo", "errors",
+    "LogDamage", "LostMessages", "Message", "MessageReader", "Order", "PendingMessages", "Producer", "PullResult",
+    "PullStatus", "PulledBatch", "Querier", "Query", "QueueInfo", "ReadinessProblem", "Record", "RepairReport",
+    "Settings", "Store", "StoreCoverage", "StoreReader", "StoredMessage", "Tier", "TierCoverage", "TimeAxis",
+    "TimeRange", "Timeline", "TimelineView", "TopicInfo", "errors",
 }  # fmt: skip
 
 #: Names in public signatures that are not public themselves, and why.

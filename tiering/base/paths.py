@@ -54,8 +54,8 @@ class StorePaths:
         """The files that a store has once, its identity last."""
         return (
             self.checkpoint, self.abort, self.topics_json, self.groups_json, self.head_json, self.bucket_json,
-            self.expiry_json, self.classic_index_json, self.index_json, self.producers_json, self.tails_json,
-            self.store_json,
+            self.expiry_json, self.damage_json, self.classic_index_json, self.index_json, self.producers_json,
+            self.tails_json, self.store_json,
         )  # fmt: skip
 
     def segment(self, base_offset: int) -> Path:

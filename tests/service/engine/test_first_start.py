@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,6 +16,7 @@ from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import CorruptionError, DiskFullError, StoreMismatchError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.hot.consumer_groups import GroupOffsets
 from tierlog.tiering.hot.identity import is_made
 from tierlog.tiering.message.batch import Message
 
@@ -131,3 +133,27 @@ def test_a_log_that_lost_everything_beside_it_is_never_taken_for_a_first_start()
     with pytest.raises((StoreMismatchError, CorruptionError)):
         open_store(fs, hot__segment_bytes=16384)
     assert fs.read(PATHS.segment(0)) == before
+
+
+def test_a_store_that_was_opened_loses_nothing_by_a_failure_while_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C a second time, or a cache that cannot be closed, in the process that made the store."""
+    fs = CrashFileSystem()
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupOffsets, "close", _interrupted)
+        made = open_store(fs)
+        made.append([Message("orders", b"paid")])
+        with pytest.raises(KeyboardInterrupt):
+            made.close()
+    again = open_store(fs)
+    assert [message.record.body for message in again.pull("orders", 0, 0, 10).messages] == [b"paid"]
+    again.close()
+
+
+def _interrupted(offsets: GroupOffsets) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_traces_are_every_file_that_a_store_has_once() -> None:
+    in_files = {path for path in vars(PATHS).values() if path.suffix == ".json"} | {PATHS.checkpoint, PATHS.abort}
+    assert in_files == set(PATHS.files)
+    assert PATHS.files[-1] == PATHS.store_json
