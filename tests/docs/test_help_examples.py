@@ -69,6 +69,8 @@ class World:
             ("s3://bucket/prefix", f"file://{self.folder}/{archive}"),
             ("--host 0.0.0.0", "--host 127.0.0.1"),
             ("/var/lib/rocketmq/store", f"{self.folder}/broker"),
+            ("/mnt/broker-a/store", f"{self.folder}/broker"),
+            ("/mnt/archive", f"{self.folder}/adopted"),
             ("1073741824", str(_SEGMENT_BYTES)),
             ("source ~/.tierlog.tcsh", "test -s ~/.tierlog.tcsh"),
         ):

@@ -24,8 +24,8 @@ EXAMPLES = (
         "tierlog adopt /mnt/broker-a/store --cold file:///mnt/archive --store-id broker-a",
     ),
     (
-        "the same, and a volume that `tierlog serve --root ./store` goes on with",
-        "tierlog adopt /mnt/broker-a/store --root ./store --cold file:///mnt/archive --store-id broker-a",
+        "the same, and a volume that `tierlog serve --root ./broker-a` goes on with",
+        "tierlog adopt /mnt/broker-a/store --root ./broker-a --cold file:///mnt/archive --store-id broker-a",
     ),
 )
 
