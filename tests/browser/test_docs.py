@@ -78,6 +78,17 @@ def test_fields_of_what_is_sent_and_answered_are_named(browser: Browsing, shop: 
         expect(page.locator("#contents [aria-current]")).to_contain_text("/v1/topics/{topic}/messages")
 
 
+def test_an_address_that_is_no_encoding_leaves_the_document_shown(browser: Browsing, shop: PageWorld) -> None:
+    with browser.at(shop.url, "/docs#%") as watched:
+        page = watched.page
+        expect(page.locator("#contents")).to_contain_text("/v1/stats")
+        expect(page.locator("#get_stats")).to_be_attached()
+        page.evaluate("location.hash = '%zz'")
+        page.evaluate("location.hash = 'append_messages'")
+        expect(page.locator("#append_messages")).to_be_in_viewport()
+        expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_calls_are_filtered_and_reached_by_keyboard_from_the_page(browser: Browsing, shop: PageWorld) -> None:
     with browser.at(shop.url) as watched:
         page = watched.page

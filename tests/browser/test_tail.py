@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.chromium import Browsing
-from tests.support.service.page_world import PageWorld
+from tests.support.service.page_world import SIZES, PageWorld
+from tests.support.service.served import served
+from tests.support.world import World
 from tierlog.index.search.query import Query
+from tierlog.service.config.settings import Settings
+from tierlog.tiering.lifecycle.takeover import QUEUE_STEP
 from tierlog.tiering.message.batch import Message
 
 pytestmark = pytest.mark.browser
@@ -115,6 +120,49 @@ def test_rows_are_bounded_and_what_comes_too_fast_is_passed_over_and_counted(
         world.load(600, _HOUR)
         expect(page.locator(".live-bar")).to_contain_text("the last 1,000 are shown")
         assert _lines(page).count() == 1_000
+
+
+@pytest.mark.parametrize(("more", "passed"), [(5, 0), (1_200, 200)])
+def test_offsets_that_a_restore_left_out_are_no_messages_that_came_too_fast(
+    browser: Browsing, more: int, passed: int
+) -> None:
+    settings = Settings.load(None, SIZES)
+    world = World(settings=settings)
+
+    def say(count: int) -> None:
+        for first in range(0, count, 60):
+            wanted = range(first, min(first + 60, count))
+            world.engine.append([Message("talk", f"line {number}".encode(), queue_id=0) for number in wanted])
+        world.engine.flush()
+
+    engine = world.open("a")
+    engine.create_topic("talk", 1)
+    say(3)
+    with contextlib.ExitStack() as service:
+        url = service.enter_context(served(engine, settings))
+        with browser.at(url, "/#/tail?topic=talk&last=20") as watched:
+            page = watched.page
+            expect(_lines(page)).to_have_count(3)
+            page.get_by_role("button", name="Pause").click()
+            expect(page.locator(".live-state")).to_have_text("Paused")
+            page.wait_for_load_state("networkidle")
+            engine.archive(everything=True)
+            service.close()
+            engine.close()
+            engine = world.open("b", restore=True)
+            say(more)
+            assert engine.topic("talk").queues[0].gaps == [(3, 3 + QUEUE_STEP)]
+            service.enter_context(served(engine, settings, port=int(url.rpartition(":")[2])))
+            page.get_by_role("button", name="Resume").click()
+            bar = page.locator(".live-bar")
+            expect(bar).to_contain_text(f"{3 + more - passed:,} messages")
+            assert _bodies(page)[-1] == f"line {more - 1}"
+            if passed:
+                expect(bar).to_contain_text(f"{passed} messages came too fast")
+            else:
+                expect(bar).not_to_contain_text("too fast")
+        service.close()
+    engine.close()
 
 
 def test_of_many_queues_only_those_that_have_moved_are_read_and_four_at_a_time(

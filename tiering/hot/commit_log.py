@@ -39,6 +39,8 @@ _ZEROS = bytes(1 << 20)
 _PUT_BACK = "`tierlog repair --root DIR --from-archive` puts back what the archive has, and says what it has not"
 #: MiB: a gigabyte of dirty pages at once would hold up everybody's flush; in the active file, they share each flush.
 _UNFLUSHED_ZEROS, _UNFLUSHED_ZEROS_OF_ACTIVE = 16, 4
+#: Such a part of the zeros that the disk has no room for is appended before it is asked again.
+_REFUSED_PART = 4
 #: Least and most bytes of zeros ahead of the end, in the active segment.
 ZEROS_AHEAD = (16 << 20, 64 << 20)
 
@@ -129,6 +131,8 @@ class CommitLog:
         self._is_closed = False
         #: Where the active segment's hole begins: a position in its file, or behind it if there is no hole.
         self._hole = 0
+        #: Where the disk is asked for room for zeros again after it had none: a physical offset.
+        self._zeros_again_at = 0
         self._shows_unflushed = visibility is Visibility.WRITTEN
         #: Where the next byte goes.
         self.end = 0
@@ -222,7 +226,12 @@ class CommitLog:
 
     @property
     def wants_zeros(self) -> bool:
-        """Whether half of the zeros that were written ahead are used up, and the active segment has room for more."""
+        """Whether half of the zeros that were written ahead are used up, and the active segment has room for more.
+
+        Not for a while after the disk had no room for them: appends ask, and should not wake anybody in vain.
+        """
+        if self.end < self._zeros_again_at:
+            return False
         position = self.end - self._last_base
         return self._hole < self.segment_bytes and self._hole - position < _zeros_ahead(position) // 2
 
@@ -233,7 +242,9 @@ class CommitLog:
         alone, so they leave as much of the disk free as they take. Killed in here or later: zeros are zeros, and a
         block that was never written is written by an append.
         """
-        if self._fs.free_bytes(self._paths.commitlog) < 2 * _zeros_ahead(self.end - self._last_base):
+        zeros = _zeros_ahead(self.end - self._last_base)
+        if self._fs.free_bytes(self._paths.commitlog) < 2 * zeros:
+            self._zeros_again_at = self.end + zeros // _REFUSED_PART
             return False
         pieces = 0
         while pieces < _UNFLUSHED_ZEROS_OF_ACTIVE and self._write_piece_of_zeros(no_appends):

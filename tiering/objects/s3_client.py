@@ -12,8 +12,7 @@ are dropped. Of an error that may quote a header only the class is shown.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -31,10 +30,15 @@ _SMALL_BODY_BYTES = 64 << 10
 # A server that joins the parts of an upload may keep silent about it, the longer the more parts there are.
 _PARTS_PER_S = 5.0
 
-#: Where a machine says who made it: virtual machines of EC2, of the newer kind and of the older.
-_MAKERS = (Path("/sys/class/dmi/id/sys_vendor"), Path("/sys/class/dmi/id/bios_version"), Path("/sys/hypervisor/uuid"))
-#: What sends the SDK to another address than EC2's for the role of an instance.
-_METADATA_ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+#: Where a machine says who made it: virtual machines of EC2, of the newer kind and of the older, and of other clouds.
+_MAKERS = (
+    *(Path("/sys/class/dmi/id", name) for name in ("sys_vendor", "bios_version", "chassis_asset_tag")),
+    Path("/sys/hypervisor/uuid"),
+)
+#: In what the machines of a cloud say that serves metadata as EC2 does, at the same address.
+_CLOUDS_LIKE_EC2 = ("amazon", "outscale", "openstack", "e24cloud", "zstack.io")
+#: What sends the SDK to another address than EC2's for the role of an instance, from a variable or ``~/.aws/config``.
+_METADATA_ENDPOINT = "ec2_metadata_service_endpoint"
 _LOOKED_AT = (
     "looked at: AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, AWS_PROFILE (~/.aws/credentials and ~/.aws/config), "
     "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI and _RELATIVE_URI, and on EC2 "
@@ -170,7 +174,7 @@ def _make_client(endpoint_url: str | None, limits: S3Limits) -> Any:
     )
     try:
         core = botocore.session.get_session()
-        if not _may_have_instance_role(os.environ):  # nobody would answer, and each client would wait for seconds
+        if not _may_have_instance_role(core):  # nobody would answer, and each client would wait for seconds
             core.get_component("credential_provider").remove("iam-role")
         session = boto3.session.Session(botocore_session=core)
         region = session.region_name or "us-east-1"
@@ -182,17 +186,20 @@ def _make_client(endpoint_url: str | None, limits: S3Limits) -> Any:
     return client
 
 
-def _may_have_instance_role(environment: Mapping[str, str]) -> bool:
-    """Whether somebody may answer with the role of an instance.
+def _may_have_instance_role(core: Any) -> bool:
+    """Whether somebody may answer a session of the SDK with the role of an instance.
 
-    So it is on EC2, where an address for that is set, and on a machine that does not say who made it.
+    So it is where an address for that is set, on a machine of EC2 or of a cloud that is like it, and on one that does
+    not say who made it.
     """
+    if core.get_config_variable(_METADATA_ENDPOINT):
+        return True
     makers = []
     for file in _MAKERS:
         with suppress(OSError):
             makers.append(file.read_text(encoding="utf-8", errors="replace").lower())
-    is_of_ec2 = any("amazon" in maker or maker.startswith("ec2") for maker in makers)
-    return is_of_ec2 or not makers or bool(environment.get(_METADATA_ENDPOINT))
+    named = any(cloud in maker for maker in makers for cloud in _CLOUDS_LIKE_EC2)
+    return named or not makers or any(maker.startswith("ec2") for maker in makers)
 
 
 def _set_read_timeout(context: dict[str, Any], **_: Any) -> None:

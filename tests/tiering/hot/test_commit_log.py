@@ -305,6 +305,35 @@ def test_zeros_ahead_leave_the_last_room_of_a_disk_to_others() -> None:
     assert hole(world) > hot.log.end
 
 
+def test_a_disk_without_room_for_zeros_is_not_asked_at_every_append(small_zeros: tuple[int, int]) -> None:
+    world = HotWorld(segment_bytes=512 << 10)
+    fs = AlmostFull(world.fs)
+    hot = world.open(fs=fs)
+    wanted = 0
+    while hot.log.end < 8 * small_zeros[0]:
+        fill(hot, "a", 1)
+        if hot.log.wants_zeros:  # wakes the thread that does the next
+            wanted += 1
+            hot.prepare_segment()
+    assert fs.asked == wanted
+    assert 8 < wanted <= 32, "at the most once a quarter of the least zeros, and not once for all"
+    fs.free = 1 << 30
+    fill(hot, "a", 200)
+    hot.prepare_segment()
+    assert hole(world) > hot.log.end
+
+
+class AlmostFull(FaultyFileSystem):
+    """A disk that has less room than zeros want, and counts who asks for it."""
+
+    free = 8191
+    asked = 0
+
+    def free_bytes(self, path: Path) -> int:
+        self.asked += 1
+        return self.free
+
+
 @pytest.mark.usefixtures("small_zeros")
 def test_what_has_its_zeros_is_known_after_a_stop_and_they_are_not_written_again() -> None:
     world = HotWorld(segment_bytes=512 << 10)

@@ -147,13 +147,19 @@ def test_two_versions_of_an_object_are_never_joined(behaviour: Behaviour) -> Non
     [
         ({"sys_vendor": "LENOVO\n", "bios_version": "N2HET70W\n"}, {}, False),
         ({"sys_vendor": "QEMU\n"}, {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9"}, True),
+        ({"sys_vendor": "QEMU\n"}, {"AWS_CONFIG_FILE": "role_elsewhere"}, True),
+        ({"sys_vendor": "QEMU\n"}, {"AWS_CONFIG_FILE": "role_elsewhere", "AWS_PROFILE": "plain"}, False),
         ({"sys_vendor": "Amazon EC2\n"}, {}, True),
+        ({"sys_vendor": "3DS OUTSCALE\n"}, {}, True),
+        ({"sys_vendor": "OpenStack Foundation\n", "bios_version": "1.16.0\n"}, {}, True),
+        ({"sys_vendor": "QEMU\n", "chassis_asset_tag": "2b1f.zstack.io\n"}, {}, True),
+        ({"sys_vendor": "Google\n", "chassis_asset_tag": "\n"}, {}, False),
         ({"sys_vendor": "Xen\n", "bios_version": "4.11.amazon\n"}, {}, True),
         ({"sys_vendor": "Xen\n", "uuid": "ec2e1916-9099-7caf-fd21-012345abcdef\n"}, {}, True),
         ({}, {}, True),
     ],
 )
-def test_only_who_may_be_an_instance_of_ec2_waits_for_its_role(
+def test_only_who_may_have_the_role_of_an_instance_waits_for_it(
     made_by: dict[str, str],
     environment: dict[str, str],
     is_asked: bool,
@@ -164,6 +170,10 @@ def test_only_who_may_be_an_instance_of_ec2_waits_for_its_role(
     for name, text in made_by.items():
         (tmp_path / name).write_text(text)
     _no_credentials(tmp_path, monkeypatch, asked)
+    (tmp_path / "role_elsewhere").write_text(
+        "[default]\nec2_metadata_service_endpoint = http://127.0.0.1:9\n[profile plain]\nregion = eu-west-1\n"
+    )
+    monkeypatch.chdir(tmp_path)
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
     store = _store("http://127.0.0.1:1", connect_timeout_s=0.1, max_attempts=1)
@@ -192,7 +202,7 @@ def _no_credentials(folder: Path, monkeypatch: pytest.MonkeyPatch, asked: list[o
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(folder))
-    makers = tuple(folder / name for name in ("sys_vendor", "bios_version", "uuid"))
+    makers = tuple(folder / name for name in ("sys_vendor", "bios_version", "chassis_asset_tag", "uuid"))
     monkeypatch.setattr("tierlog.tiering.objects.s3_client._MAKERS", makers)
 
     def ask(fetcher: object) -> dict[str, str]:

@@ -67,14 +67,23 @@ function failures(document, schemas) {
     h("div", { class: "card" }, schemas.fields(problem, false)));
 }
 
-/** The call that the address names. */
+/** The call that the address names; an address that names none, like `#%`, leaves the page where it is. */
 function toCall() {
-  const named = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const named = document.getElementById(decoded(location.hash.slice(1)));
   for (const link of document.querySelectorAll("#contents a")) {
     if (link.getAttribute("href") === location.hash) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
   }
   if (named) named.scrollIntoView();
+}
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // not what an encoder makes
+  }
 }
 
 connectTheme(byId("theme"));

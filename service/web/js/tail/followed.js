@@ -9,7 +9,7 @@
 import { askJson } from "../api.js";
 
 /** @typedef {import("../search/message.js").Message} Message */
-/** @typedef {{name: string, id: number, store: string | null, least: number, end: number}} Queue */
+/** @typedef {{name: string, id: number, store: string | null, least: number, end: number, gaps: [number, number][]}} Queue */
 
 /** Requests at once. */
 const AT_ONCE = 4;
@@ -89,6 +89,7 @@ export class FollowedTopic {
     const { offsets } = await askJson(this.path, { signal, quiet: this.next !== null });
     return offsets.map((/** @type {any} */ one) => ({
       name: nameOf(one.queue_id, one.store_id ?? null), id: one.queue_id, store: one.store_id ?? null, least: one.min_offset, end: one.max_offset,
+      gaps: one.gaps ?? [], // null while the archive, which knows them, does not answer
     }));
   }
 
@@ -102,9 +103,10 @@ export class FollowedTopic {
   async pull(queue, share, next, signal) {
     const most = this.tag ? LOOKED_THROUGH : share;
     let offset = next.get(queue.name) ?? queue.least;
-    if (queue.end - offset > most) {
-      this.passed += queue.end - most - offset;
-      offset = queue.end - most;
+    const start = lastOf(queue, most);
+    if (offset < start) {
+      this.passed += countedIn(queue, offset, start);
+      offset = start;
       next.set(queue.name, offset);
     }
     const asked = new URLSearchParams({ offset: String(offset), limit: String(share), ...(this.tag && { tag: this.tag }), ...(queue.store && { store_id: queue.store }) });
@@ -112,6 +114,31 @@ export class FollowedTopic {
     next.set(queue.name, page.next_offset);
     return page.messages;
   }
+}
+
+/**
+ * Messages of a queue from an offset up to another, as a restore leaves out ranges of offsets.
+ * @param {Queue} queue
+ * @param {number} first
+ * @param {number} end
+ */
+function countedIn({ gaps }, first, end) {
+  return gaps.reduce((left, [from, to]) => left - Math.max(0, Math.min(to, end) - Math.max(from, first)), end - first);
+}
+
+/**
+ * Where the last messages of a queue begin.
+ * @param {Queue} queue
+ * @param {number} count
+ */
+function lastOf({ gaps, end }, count) {
+  let start = end;
+  for (const [from, to] of [...gaps].sort((one, other) => other[0] - one[0])) {
+    if (start - to >= count) break;
+    count -= start - to;
+    start = from;
+  }
+  return start - count;
 }
 
 /** @param {number} queueId @param {string | null} store */
