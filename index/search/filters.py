@@ -19,6 +19,8 @@ MOST_FILTERS = 16
 """Texts, and as many fields."""
 MOST_FILTER_BYTES = 1024
 """Of one filter, as UTF-8."""
+MOST_PATH_NAMES = 32
+"""Names in the dotted path of a field."""
 MOST_JSON_BYTES = 1 << 20
 """A longer body is not taken apart: none of its fields match."""
 
@@ -99,6 +101,8 @@ class MessageFilters:
         for name, value in where:
             _checked("name of a field", name)
             _checked("value of a field", value, may_be_empty=True)
+            if name.count(".") >= MOST_PATH_NAMES:
+                raise InvalidRequestError(f"a field more than {MOST_PATH_NAMES} names deep: {name[:100]!r}")
             if "=" in name:
                 raise InvalidRequestError(f"the name of a field cannot have '=': {name[:100]!r}")
         tags = TagFilter.parse(tag)

@@ -23,7 +23,7 @@ _KERNELS = tuple(Path(__file__).parents[2] / package / "kernels" for package in 
 
 def _compile_beside(progress: Callable[[int, int], None]) -> bool:
     """Compiles in a process that ends with it, which says how far it is line by line; whether it did all of it."""
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-P", "-m", __name__]  # what lies where the service is started is none of its modules
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as compiler:
         try:
             assert compiler.stdout is not None

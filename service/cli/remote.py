@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import tierlog.index.format.errors  # noqa: F401 - a service may answer with its classes
+from tierlog.service.cli.errors import say
 from tierlog.service.wire.documents import (
     ARROW_STREAM,
     NDJSON,
@@ -215,14 +216,25 @@ class RemoteTarget:
         return {(one["topic"], one["store_id"], one["queue_id"]): one["offset"] for one in found}
 
     def groups(self) -> list[Json]:
-        """Returns the groups of the store that is named, else of every store of the service's cluster."""
+        """Returns the groups of the store that is named, else of every store of the service's cluster that answers.
+
+        Says which do not; raises what the last one answered if none does.
+        """
         if self._store_id is not None:
             stores = [self._store_id]
         else:
             stores = [one["store_id"] for one in self.cluster()["stores"]]
         found: list[Json] = []
+        silent: list[str] = []
         for store_id in stores:
-            found += self._call("GET", f"/v1/groups?{urlencode({'store_id': store_id})}")["groups"]
+            try:
+                found += self._call("GET", f"/v1/groups?{urlencode({'store_id': store_id})}")["groups"]
+            except UnavailableError:
+                silent.append(store_id)
+                if len(silent) == len(stores):
+                    raise
+        if silent:
+            say(f"without the groups of stores that do not answer: {', '.join(silent)}")
         return sorted(found, key=lambda group: (group["group"], group["store_id"]))
 
     def group(self, name: str) -> Json:

@@ -88,18 +88,17 @@ def _count(target: Writer, query: Query) -> str:
     except TopicNotFoundError:
         raise
     except InvalidRequestError as error:  # no cold tier, so there are no erasures that can be tried
-        return _between_ends(target, query.topic) or _untold(error)
+        return _in_topic(target, query.topic) or _untold(error)
     except StoreError as error:
         return _untold(error)
     found: int = matched["hot"] + matched["cold"]
     return _messages(found) if matched["complete"] else f"at least {_messages(found)}"
 
 
-def _between_ends(target: Writer, topic: str) -> str | None:
+def _in_topic(target: Writer, topic: str) -> str | None:
     with suppress(StoreError):
-        queues = [queue for one in target.topics() if one["topic"] == topic for queue in one["offsets"]]
-        found = sum(queue["max_offset"] - queue["min_offset"] for queue in queues)
-        return f"at most {_messages(found)}" if found else _messages(found)
+        found = next((one["messages"] for one in target.topics() if one["topic"] == topic), 0)
+        return None if found is None else _messages(found)
     return None
 
 

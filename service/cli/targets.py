@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tierlog.service.engine.groups import ResetQueues, ResetTo
     from tierlog.service.engine.store import Store
     from tierlog.service.wire.paged_query import FollowedQuery
-    from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
     from tierlog.tiering.remote.endpoint import ServiceAccess

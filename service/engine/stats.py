@@ -117,6 +117,7 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
         "flushes": hot.log.flushes,
         "produce_window_requests": hot.producers.size,
         "produce_window_from_ms": hot.producers.since_ms,
+        "produce_window_ms": hot.producers.window_ms,
         "last_store_ms": hot.last_store_ms,
         "disk_free_bytes": disk.free_bytes(),
         "disk_total_bytes": disk.total_bytes(),

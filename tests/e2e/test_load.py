@@ -246,6 +246,24 @@ def test_what_the_store_has_forgotten_is_not_sent_again(
     assert bodies_in(shell, *where) == [*load.lines, "k1 more"]
 
 
+def test_whether_a_service_has_forgotten_is_told_by_its_window_and_not_by_that_of_this_machine(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_loader, "BATCH_LINES", 100)
+    monkeypatch.setenv("TIERLOG_PRODUCE_WINDOW_MS", "1")
+    with served("--root", str(tmp_path / "store"), *TINY) as url:
+        monkeypatch.delenv("TIERLOG_PRODUCE_WINDOW_MS")
+        load = Resumed(tmp_path, "--url", url)
+        shell(*load.argv)
+        document = {**load.recorded(), "is_settled": False, "stored_ms": None}
+        document.pop("crc32")
+        load.record.write_text(json.dumps(document))
+        load.file.write_text("\n".join([*load.lines, "k1 more"]))
+        shell(*load.argv, code=FAILED)
+        assert "the store has forgotten" in shell.err
+        assert bodies_in(shell, "--url", url) == load.lines
+
+
 def test_a_run_that_stops_before_an_earlier_one_did_leaves_the_doubt(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

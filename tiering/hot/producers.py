@@ -85,7 +85,8 @@ class ProducerWindow:
     def __init__(self, fs: FileSystem, paths: StorePaths, clock: Clock, options: HotOptions) -> None:
         """Reads what is there."""
         self._fs, self._paths, self._clock = fs, paths, clock
-        self._window_ms, self._window_requests = options.producer_window_ms, options.producer_window_requests
+        #: How long sequences are known, in ms of store time.
+        self.window_ms, self._window_requests = options.producer_window_ms, options.producer_window_requests
         self._lock = threading.Lock()
         self._save_lock = threading.Lock()
         self._runs: dict[_Key, list[SequenceRun]] = {}
@@ -220,7 +221,7 @@ class ProducerWindow:
         self._longest = max(self._longest, run.end - run.first)
 
     def _trim(self) -> None:
-        least_ms = self._clock.now_ms() - self._window_ms
+        least_ms = self._clock.now_ms() - self.window_ms
         while self._order and (len(self._order) > self._window_requests or self._order[0][1].store_ms < least_ms):
             self._forget(*self._order.popleft())
 

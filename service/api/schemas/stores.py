@@ -106,6 +106,7 @@ class StatsOut(BaseModel):
     flushes: int = Field(ge=0, description="since the store was opened")
     produce_window_requests: int = Field(ge=0, description="requests that are remembered by their Idempotency-Key")
     produce_window_from_ms: int | None = Field(description="ms since the epoch of the oldest of them")
+    produce_window_ms: int = Field(ge=0, description="how long they are remembered")
     last_store_ms: int = Field(description="ms since the epoch of the newest message")
     disk_free_bytes: int = _COUNT
     disk_total_bytes: int = _COUNT

@@ -148,10 +148,10 @@ def _reset(target: Groups, arguments: argparse.Namespace) -> int:
     to = _reset_to(arguments)
     store_id = arguments.store_id if arguments.url is not None else None
     queues = ResetQueues(arguments.topic, store_id, arguments.queue)
-    if arguments.dry_run:
-        _show_changes(_planned(target, arguments.group, to, queues), arguments)
-        return DONE
     plan = _planned(target, arguments.group, to, queues)
+    if arguments.dry_run:
+        _show_changes(plan, arguments)
+        return DONE
     is_shown = is_asked(arguments)
     if is_shown:
         _show_changes(plan, arguments)

@@ -273,8 +273,13 @@ class _Loading:
             if self.arguments.queues is not None:
                 raise
         if progress is not None:
-            since_ms = None if progress.is_sure else target.stats()["produce_window_from_ms"]
-            progress.begin(target.home_of(topic), window_from_ms=since_ms, window_ms=self.settings.produce.window_ms)
+            # a service that does not tell its window is taken to have forgotten
+            told = {} if progress.is_sure else target.stats()
+            progress.begin(
+                target.home_of(topic),
+                window_from_ms=told.get("produce_window_from_ms"),
+                window_ms=told.get("produce_window_ms", 0),
+            )
 
     def _append(self, messages: Sequence[Message]) -> None:
         key = None if self.progress is None else self.progress.key

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import queue as handover
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from tierlog.service.cli.arguments import TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
@@ -22,9 +22,6 @@ from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
 
-if TYPE_CHECKING:
-    from tierlog.service.cli.targets import Reader
-
 HELP = "read a topic, or one of its queues, in order, from its first message unless told otherwise"
 EXAMPLES = (
     ("the last 20 messages of all queues, then what comes in", "tierlog tail orders -n 20 --follow --url http://127.0.0.1:8080"),
@@ -35,11 +32,13 @@ _PAGE = 1_000
 _QUEUE_PAGE = 1_000
 _LEAST_PAGE = 50
 _WAIT_MS = 10_000
+#: Pages of followed queues that wait to be shown; how long a queue waits for room before it looks whether it still is.
+_PAGES_AHEAD, _ROOM_S = 4, 0.5
 #: Time between looks for a topic that is awaited, and for queues that are added.
 LOOK_S = 1.0
 #: Messages that ``--last`` keeps until it knows which is the first.
 MOST_LAST = 10_000
-_Came = handover.SimpleQueue[list[Json] | StoreError]
+_Came = handover.Queue[list[Json] | StoreError]
 #: Each queue that is followed has a request of its own open.
 MOST_FOLLOWED = 64
 
@@ -98,7 +97,7 @@ class TailedQueues:
 
         With ``grows`` also of queues that are added to the topic, each from its beginning.
         """
-        came: _Came = handover.SimpleQueue()
+        came: _Came = handover.Queue(_PAGES_AHEAD)  # whoever reads slowly holds up the queues, and not all memory
         for queue_id in list(self.offsets):
             self._follow(queue_id, came)
         if grows:
@@ -153,6 +152,12 @@ class TailedQueues:
             yield from reversed(found)
             end, page = begin, min(2 * page, _QUEUE_PAGE)
 
+    def _hand_over(self, page: list[Json] | StoreError, came: _Came) -> None:
+        """Waits for room, as long as anybody follows."""
+        while not self._ended.is_set():
+            with contextlib.suppress(handover.Full):
+                return came.put(page, timeout=_ROOM_S)
+
     def _follow(self, queue_id: int, came: _Came) -> None:
         threading.Thread(target=self._wait, args=(queue_id, came), daemon=True, name="tierlog-tail").start()
 
@@ -165,9 +170,9 @@ class TailedQueues:
                 )
                 self.offsets[queue_id] = found["next_offset"]
                 if found["messages"]:
-                    came.put(found["messages"])
+                    self._hand_over(found["messages"], came)
         except StoreError as error:
-            came.put(error)
+            self._hand_over(error, came)
 
     def _look(self, came: _Came) -> None:
         """Has queues followed that are added to the topic."""
@@ -179,7 +184,7 @@ class TailedQueues:
                         self.offsets[queue_id] = 0
                         self._follow(queue_id, came)
         except StoreError as error:
-            came.put(error)
+            self._hand_over(error, came)
 
 
 def _place(message: Json) -> tuple[int, int]:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.stores.hot_stores import record
-from tierlog.index.search.filters import MOST_FILTER_BYTES, MOST_FILTERS, MOST_JSON_BYTES, MessageFilters, parse_where
+from tierlog.index.search.filters import (
+    MOST_FILTER_BYTES,
+    MOST_FILTERS,
+    MOST_JSON_BYTES,
+    MOST_PATH_NAMES,
+    MessageFilters,
+    parse_where,
+)
 from tierlog.index.search.query import Query
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import Tier
@@ -115,7 +122,7 @@ def test_no_body_and_no_name_makes_a_filter_fail(body: bytes, value: str) -> Non
     [
         {"contains": ("",)}, {"contains": ("x" * (MOST_FILTER_BYTES + 1),)}, {"contains": ("\ud800",)},
         {"contains": ("x",) * (MOST_FILTERS + 1)}, {"where": (("", "x"),)}, {"where": (("a=b", "x"),)},
-        {"where": (("a", "x"),) * (MOST_FILTERS + 1)}, {"where": (("a", "\udfff"),)}, {"tag": "||"},
+        {"where": ((".".join("a" * (MOST_PATH_NAMES + 1)), "x"),)}, {"where": (("a", "x"),) * (MOST_FILTERS + 1)}, {"where": (("a", "\udfff"),)}, {"tag": "||"},
     ],
 )  # fmt: skip
 def test_filters_that_mean_nothing_are_refused_before_anything_is_read(bad: dict[str, object]) -> None:

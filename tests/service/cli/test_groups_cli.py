@@ -16,6 +16,7 @@ from tierlog.service.cli.remote import RemoteTarget
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import DONE, FAILED, NOTHING, WRONG_USE
 from tierlog.service.main import main
+from tierlog.tiering.base.errors import UnavailableError
 from tierlog.tiering.hot.consumer_groups import Queue
 from tierlog.tiering.message.batch import Message
 
@@ -143,6 +144,26 @@ def test_a_group_with_members_is_neither_moved_nor_deleted(world: World, url: st
         run("billing", *act, "--yes", "--url", url, code=FAILED)
     assert world.offsets() == [4]
     assert RemoteTarget(url).groups()[0]["members"] == 1
+
+
+def test_a_store_that_does_not_answer_hides_no_groups_of_others(
+    world: World, url: str, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, call = RemoteTarget(url), RemoteTarget._call
+    stores = [{"store_id": store_id} for store_id in ("dead", world.engine.store_id)]
+    monkeypatch.setattr(RemoteTarget, "cluster", lambda self: {"stores": stores})
+
+    def answered(self: RemoteTarget, method: str, path: str, *args: Any, **more: Any) -> Any:
+        if path.endswith("store_id=dead"):
+            raise UnavailableError("store dead does not answer")
+        return call(self, method, path, *args, **more)
+
+    monkeypatch.setattr(RemoteTarget, "_call", answered)
+    assert [group["group"] for group in target.groups()] == ["billing"]
+    assert "stores that do not answer: dead" in capsys.readouterr().err
+    del stores[1]
+    with pytest.raises(UnavailableError):
+        target.groups()
 
 
 def test_on_a_terminal_one_is_asked_first(world: World, url: str) -> None:

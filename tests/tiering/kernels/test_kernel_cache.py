@@ -141,7 +141,7 @@ def test_kernels_are_compiled_by_a_process_that_ends_and_leaves_no_compiler_here
     told: list[tuple[int, int]] = []
     assert kernel_compilation._compile_beside(lambda done, of: told.append((done, of)))
     assert told == [(1, 2), (2, 2)]
-    assert begun == [[sys.executable, "-m", kernel_compilation.__name__]]
+    assert begun == [[sys.executable, "-P", "-m", kernel_compilation.__name__]], "whatever lies in this directory"
     assert not kernel_compilation._compile_beside(lambda done, of: None), "it failed"
 
 
