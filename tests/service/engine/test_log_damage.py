@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.objects.damage import remove
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.stores.engines import small_settings
 from tests.support.world import World, numbers_of, read_all, send
@@ -441,6 +442,34 @@ def test_a_damaged_object_puts_nothing_back(world: World) -> None:
     assert report.done == []
     assert len(report.left) == 1
     assert world.open().check() != []
+
+
+def test_a_lost_object_is_reported_and_the_other_segments_are_put_back(world: World) -> None:
+    engine = filled(world)
+    offsets = [place_of(engine, "orders", number) for number in (20, 60)]
+    engine.close()
+    for offset in offsets:
+        flip(world.fs, world.root, offset, 90)
+    entry = next(each for each in world.entries() if each.base == offsets[0] - offsets[0] % 4096)
+    remove(world.objects, entry.key)
+    report = put_back(world)
+    assert (len(report.done), len(report.left)) == (1, 1)
+    assert "the archive names it, and the object is not there" in report.left[0].text
+    assert list(world.fs.list_dir(StorePaths(world.root).tmp)) == []
+
+
+def test_a_repair_that_is_ended_by_an_error_leaves_no_file_beside(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged(world)
+
+    def broken(*arguments: Any) -> None:
+        raise ObjectStoreUnavailableError("gone")
+
+    monkeypatch.setattr("tierlog.tiering.lifecycle.log_repair._keep_what_is_here", broken)
+    with pytest.raises(ObjectStoreUnavailableError):
+        put_back(world)
+    assert list(world.fs.list_dir(StorePaths(world.root).tmp)) == []
 
 
 def test_a_bucket_that_does_not_answer_a_store_in_use_and_a_fenced_one_are_refused(world: World) -> None:
