@@ -224,6 +224,7 @@ class ArchivedReader:
 
 
 T = TypeVar("T")
+_Timed = TypeVar("_Timed", Query, CountQuery)
 
 
 class Querier:
@@ -333,7 +334,8 @@ class Querier:
             raise UnavailableError("no store is known yet", hint="is there an archive of any store, or a service?")
         return answer(self._searcher, stores, self._for_rest(query, begun_s), self._settings, page_bytes)
 
-    def _for_rest(self, query: Query, begun_s: float) -> Query:
+    def _for_rest(self, query: _Timed, begun_s: float) -> _Timed:
+        """Returns the query with the time that is left of its own since it was begun."""
         if query.timeout_ms is None:
             return query
         spent_ms = round((self._clock.monotonic_s() - begun_s) * 1000)
@@ -383,6 +385,7 @@ class Querier:
         """
         if query.timeout_ms is None and self._settings.query.timeout_ms:
             query = replace(query, timeout_ms=self._settings.query.timeout_ms)
+        begun_s = self._clock.monotonic_s()
         spent: list[Coverage] = []
         if query.from_ms is None or query.to_ms is None:
             whole = self._counts(replace(query, buckets=1, interval_ms=None), store_id)
@@ -390,7 +393,7 @@ class Querier:
             if span.from_ms >= span.to_ms:
                 return sum_counts(query, span, whole, ())
             spent = [each.coverage for each in whole]
-            query = replace(query, from_ms=span.from_ms, to_ms=span.to_ms)
+            query = self._for_rest(replace(query, from_ms=span.from_ms, to_ms=span.to_ms), begun_s)
         query = replace(query, interval_ms=query.width_ms(query.within))
         return sum_counts(query, query.within, self._counts(query, store_id, spent), spent)
 
@@ -416,10 +419,7 @@ class Querier:
                     archives += [] if archived is None else [archived]
             archives += self._archives.unserved(asked)
             silent |= {url: error for url, error in self._archives.unknown.items() if error is not None}
-        query = query.with_less([*spent, *(each.coverage for each in found)])
-        if query.timeout_ms is not None:
-            taken_ms = round((self._clock.monotonic_s() - begun_s) * 1000)
-            query = replace(query, timeout_ms=max(1, query.timeout_ms - taken_ms))
+        query = self._for_rest(query.with_less([*spent, *(each.coverage for each in found)]), begun_s)
         stores = [CountedStore(each.store_id, None, each.manifest, self._staleness_s) for each in archives]
         try:
             found += [count(stores, query, self._searcher, self._settings, self._clock)] if stores else []

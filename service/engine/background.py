@@ -9,7 +9,6 @@ readiness. :func:`make_background` decides which tasks a store repeats, and with
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,8 @@ from tierlog.tiering.hot.store import HotStore
 
 _LOG = logging.getLogger("tierlog")
 _PAUSE_S = 1.0
+#: Pause after a verification of the log that failed: the next one scans the same segment.
+_AFTER_FAILURE_S = 10.0
 _JOIN_S = 3.0
 _WAITERS_JOIN_S = 1.0
 #: Smaller steps back of a clock are normal.
@@ -241,8 +242,10 @@ class Background:
         while not self._stopping.is_set():
             self._clock.wait(self._hot.damage.news, _PAUSE_S)
             if not self._stopping.is_set():
-                with contextlib.suppress(StoreError, OSError):  # it is suspected again by who meets it next
+                try:
                     self._hot.verify_damage()
+                except (StoreError, OSError):  # it stays suspected
+                    self._clock.wait(self._stopping, _AFTER_FAILURE_S)
 
     def _segments_loop(self) -> None:
         failure = None

@@ -46,6 +46,32 @@ MAX_SESSION_MS = 600_000
 #: Maximum age of known queue counts of other stores when a group is shown.
 _LOOK_MS = 1_000
 
+#: Queues about which the archive may be asked for one look at the lags of all groups.
+_MOST_QUESTIONS = 4
+
+
+class Questions:
+    """What one look at the lags of all groups may still ask of the archive: a few queues, however many are behind."""
+
+    def __init__(self) -> None:
+        """Nothing was asked yet."""
+        self._left = _MOST_QUESTIONS
+        #: Questions that were refused.
+        self.refused = 0
+
+    def may_ask(self) -> bool:
+        """Takes one question; False if none is left."""
+        if self._left == 0:
+            self.refused += 1
+            return False
+        self._left -= 1
+        return True
+
+
+def _always() -> bool:
+    return True
+
+
 # Queues of other stores.
 
 
@@ -301,14 +327,14 @@ class ConsumerGroups:
         clock: Clock,
         randomness: Randomness,
         offset_since: Callable[[str, int, int], int],
-        lag: Callable[[str, int, int], int | None] | None = None,
+        lag: Callable[[str, int, int, Callable[[], bool]], int | None] | None = None,
         flush: Callable[[], object] = lambda: None,
     ) -> None:
         """``offset_range`` is (least, next) offset of an own queue, or :class:`TopicNotFoundError`.
 
         ``offset_since`` is the offset of an own queue's first message stored at or after a time in ms, or its end.
-        ``lag`` counts the messages of an own queue from an offset on; None if that is not known. Unless given, every
-        offset of the range has its message.
+        ``lag`` counts the messages of an own queue from an offset on; None if that is not known. Its last argument says
+        whether the archive may be asked. Unless given, every offset of the range has its message.
         ``flush`` makes durable what a member may have read.
         """
         self._store_id = store_id
@@ -482,8 +508,11 @@ class ConsumerGroups:
     # what is there
 
     def all(self, shows: Callable[[str], bool] = every_topic) -> list[GroupSummary]:
-        """Lists every group, by name; topics that ``shows`` denies do not count, nor groups that read no others."""
-        found = []
+        """Lists every group, by name; topics that ``shows`` denies do not count, nor groups that read no others.
+
+        The archive is asked about a few queues a call; until all were asked about, the lag of a group is not known.
+        """
+        found, questions = [], Questions()
         names = sorted(self._offsets.all())
         self.elsewhere.refresh({topic for name in names for topic in self.topics(name)}, age_ms=_LOOK_MS)
         for name in names:
@@ -501,7 +530,7 @@ class ConsumerGroups:
             shown = committed | {queue for queue in read if shows(queue[0])}
             topics = {queue[0] for queue in shown} | {topic for each in seen for topic in each.topics if shows(topic)}
             down: set[str] = set()
-            queues = [self._progress(queue, state.offsets.get(queue), down) for queue in sorted(shown)]
+            queues = [self._progress(queue, state.offsets.get(queue), down, questions) for queue in sorted(shown)]
             unknown = down or any(queue.is_uncounted for queue in queues)
             lag = None if unknown else sum(queue.lag or 0 for queue in queues)
             found.append(
@@ -580,8 +609,13 @@ class ConsumerGroups:
         if not 0 <= offset <= end:
             raise InvalidRequestError(f"offset {offset} of {self._named(queue)} is not in [0, {end}]")
 
-    def _progress(self, queue: Queue, offset: int | None, down: set[str]) -> QueueProgress:
-        """Describes one queue; ``down`` gets the queue's store if that does not answer."""
+    def _progress(
+        self, queue: Queue, offset: int | None, down: set[str], questions: Questions | None = None
+    ) -> QueueProgress:
+        """Describes one queue; ``down`` gets the queue's store if that does not answer.
+
+        Without ``questions`` the archive may always be asked; what was refused is not known.
+        """
         topic, store_id, queue_id = queue
         try:
             if store_id != self._store_id:
@@ -595,10 +629,13 @@ class ConsumerGroups:
         except NotFoundError:
             pass
         else:
-            return QueueProgress(*queue, offset, first, end, self._lag(topic, queue_id, offset or 0))
+            refused = questions.refused if questions else 0
+            lag = self._lag(topic, queue_id, offset or 0, questions.may_ask if questions else _always)
+            is_known = questions is None or questions.refused == refused
+            return QueueProgress(*queue, offset, first, end, lag if is_known else None)
         return QueueProgress(*queue, offset, None, None, None)
 
-    def _plain_lag(self, topic: str, queue_id: int, offset: int) -> int:
+    def _plain_lag(self, topic: str, queue_id: int, offset: int, may_ask: Callable[[], bool]) -> int:
         first, end = self._offset_range(topic, queue_id)
         return max(0, end - max(first, offset))
 

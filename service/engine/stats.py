@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.rocketmq.classic_format import file_bytes
 from tierlog.index.rocketmq.classic_index import ClassicIndex
 from tierlog.service.engine.archived_appends import TailNumbers
+from tierlog.service.engine.groups import Questions
 from tierlog.service.engine.opening import StoreParts
 from tierlog.service.engine.read_path import cache_stats
 from tierlog.tiering.base.clock import Clock
@@ -22,9 +22,6 @@ from tierlog.tiering.cold.manifest.catalogue import Total, Totals
 from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.hot.consumer_groups import Queue
 from tierlog.tiering.hot.store import HotStore, lag_ms
-
-#: Queues about which the archive may be asked for one look at the lags of all groups.
-_MOST_QUESTIONS = 4
 
 
 class FileState(NamedTuple):
@@ -147,7 +144,7 @@ def group_lags(parts: StoreParts, most: int) -> dict[str, int]:
     counts what those told last; they are asked beside this. A group is left out while a store does not answer, or the
     archive does not tell which offsets were left out.
     """
-    questions = iter(range(_MOST_QUESTIONS))
+    questions = Questions()
     groups = sorted(parts.groups.all_committed().items())[:most]
     own, elsewhere = parts.identity.store_id, parts.groups.elsewhere
     elsewhere.refresh({topic for _, state in groups for topic, store, _ in state.offsets if store != own}, wait=False)
@@ -161,10 +158,10 @@ def group_lags(parts: StoreParts, most: int) -> dict[str, int]:
     return found
 
 
-def _lag(parts: StoreParts, queue: Queue, offset: int, questions: Iterator[int]) -> int | None:
+def _lag(parts: StoreParts, queue: Queue, offset: int, questions: Questions) -> int | None:
     topic, store_id, queue_id = queue
     with contextlib.suppress(NotFoundError):
         if store_id != parts.identity.store_id:
             return parts.groups.elsewhere.last_known(queue).lag(offset)
-        return parts.fetcher.lag(topic, queue_id, offset, lambda: next(questions, None) is not None)
+        return parts.fetcher.lag(topic, queue_id, offset, questions.may_ask)
     return 0

@@ -98,13 +98,14 @@ class KnownDamage:
         """Reads what was found before in the log from ``begin`` on; all of it is suspected again."""
         self._fs, self._paths, self._clock = fs, paths, clock
         self._lock = threading.Lock()
-        self._verifying = threading.Lock()
+        #: Held while segments are scanned: who holds it knows that nothing is between suspected and found.
+        self.verifying = threading.RLock()
         self._suspected: set[int] = set()
         self._sound_s: dict[int, float] = {}
         self._found: tuple[LogDamage, ...] = ()
         self._unread: str | None = None
         self._is_closed = False
-        #: Set when there is something to verify.
+        #: Set when something is suspected that nobody has looked at.
         self.news = threading.Event()
         try:
             known = DAMAGE_FILE.read(fs, paths.damage_json) or ()
@@ -137,37 +138,66 @@ class KnownDamage:
             self._suspected.add(offset)
         self.news.set()
 
+    def is_due(self, segment_bytes: int) -> bool:
+        """Whether a segment is to be scanned now; one that was sound a moment ago waits for its time, without news."""
+        self.news.clear()
+        if self._unread is not None:
+            return True
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            return any(self._may_scan(offset - offset % segment_bytes, now_s) for offset in self._suspected)
+
     def verify(
         self, snapshot: HotSnapshot, topics: Sequence[str], lost: Callable[[int, int], tuple[LostMessages, ...]]
     ) -> None:
         """Scans each segment that is suspected, and makes what is found durable where that can be written.
 
         ``topics`` are all of the log, ``lost`` names the messages of a range. One that is suspected again and again for
-        another reason, such as a damaged unit that leads there, is scanned once a minute.
+        another reason, such as a damaged unit that leads there, is scanned once a minute. What is not scanned, because
+        of that or of an exception, stays suspected.
         """
-        with self._verifying:
+        with self.verifying:
             self.news.clear()
-            with self._lock:
-                offsets, self._suspected = self._suspected, set()
             size = snapshot.segment_bytes
-            bases = {offset - offset % size for offset in offsets}
-            if self._unread is not None:
-                bases = set(snapshot.segments)
-            table, now_s = TopicTable(list(topics)), self._clock.monotonic_s()
-            for base in sorted(bases):
-                if self._is_closed:
-                    return
-                segment = snapshot.segments.get(base)
-                if segment is None or base < snapshot.border:
-                    self._replace(base, base + size, ())
-                elif now_s - self._sound_s.get(base, -_AGAIN_S) >= _AGAIN_S:
-                    ranges = _damaged(segment, max(snapshot.end, snapshot.visible), size, table)
-                    self._replace(base, base + size, [self._found_now(*each, lost(*each)) for each in ranges])
-                    if not ranges:
-                        self._sound_s[base] = now_s
+            with self._lock:
+                left, self._suspected = {offset - offset % size for offset in self._suspected}, set()
+            bases = left | (set(snapshot.segments) if self._unread is not None else set())
+            table = TopicTable(list(topics))
+            try:
+                for base in sorted(bases):
+                    if self._is_closed:
+                        return
+                    if self._scanned(base, snapshot, table, lost):
+                        left.discard(base)
+            finally:
+                with self._lock:
+                    self._suspected |= left
             if self._unread is not None:
                 self._unread = None
                 self._save()
+
+    def _scanned(
+        self,
+        base: int,
+        snapshot: HotSnapshot,
+        table: TopicTable,
+        lost: Callable[[int, int], tuple[LostMessages, ...]],
+    ) -> bool:
+        """Scans one segment; False if it is not its time."""
+        segment, size, now_s = snapshot.segments.get(base), snapshot.segment_bytes, self._clock.monotonic_s()
+        if segment is None or base < snapshot.border:
+            self._replace(base, base + size, ())
+            return True
+        if not self._may_scan(base, now_s):
+            return False
+        ranges = _damaged(segment, max(snapshot.end, snapshot.visible), size, table)
+        self._replace(base, base + size, [self._found_now(*each, lost(*each)) for each in ranges])
+        if not ranges:
+            self._sound_s[base] = now_s
+        return True
+
+    def _may_scan(self, base: int, now_s: float) -> bool:
+        return now_s - self._sound_s.get(base, -_AGAIN_S) >= _AGAIN_S
 
     def close(self) -> None:
         """Ends a verification after the segment that it is at; nothing is written from now on."""

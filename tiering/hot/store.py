@@ -342,9 +342,14 @@ class HotStore:
             )  # fmt: skip
 
     def verify_damage(self) -> None:
-        """Scans what is suspected to be damaged in the log; afterwards :attr:`damage` says what is."""
-        if self.damage.news.is_set():
-            with self.snapshot() as snapshot:
+        """Scans what is suspected to be damaged in the log; afterwards :attr:`damage` says what is.
+
+        Waits for whoever is scanning: what that was told of is no longer suspected, and not found yet.
+        """
+        with self.damage.verifying:
+            if not self.damage.is_due(self.log.segment_bytes):
+                return
+            with self.snapshot() as snapshot:  # taken under the lock, so that it has every segment that is suspected
                 self.damage.verify(snapshot, [topic.name for topic in self.topics.all()], self._messages_in)
 
     def _messages_in(self, first: int, end: int) -> tuple[LostMessages, ...]:

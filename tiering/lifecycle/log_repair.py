@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tierlog.tiering.base.errors import ConflictError, CorruptionError, StoreError
+from tierlog.tiering.base.errors import ConflictError, CorruptionError, ObjectNotFoundError, StoreError
 from tierlog.tiering.base.fs import ByteArray, FileSystem, flush_file
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import Randomness
@@ -98,10 +98,15 @@ class LogRepair:
         beside = self._paths.tmp / f"{self._paths.segment(base).name}.{self._randomness.token_hex(4)}"
         try:
             left = self._put_back(segment, found, entry, beside)
-        except (CorruptionError, ConflictError) as error:
-            with contextlib.suppress(StoreError):
+        except Exception as error:
+            with contextlib.suppress(StoreError, OSError):
                 self._fs.unlink(beside)
-            return SegmentRepair(base, damaged, damaged, str(error))
+            if isinstance(error, ObjectNotFoundError):
+                problem = "the archive names it, and the object is not there"
+                return SegmentRepair(base, damaged, damaged, problem)
+            if isinstance(error, (CorruptionError, ConflictError)):
+                return SegmentRepair(base, damaged, damaged, str(error))
+            raise
         is_lost = "these messages are in neither tier: they were removed, or their topics are not archived"
         return SegmentRepair(base, damaged, left, is_lost if left else None)
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tierlog import Archive, Message, Querier, Query, Store
+from tierlog.index.search.counts import CountQuery
 from tierlog.service.archive.querier import merged, topic_of
 from tierlog.service.engine.catalogue import TopicInfo
+from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import TopicNotFoundError
 
 _TOPIC = {"topic": "t", "topic_id": 1, "archive": True, "cold_retention_ms": None, "hold": False}
@@ -46,6 +48,20 @@ def test_a_querier_counts_messages_without_what_a_restore_left_out(cold: str, tm
         store.archive(everything=True)
     with Archive.open(cold) as archive, Querier.open(None, [cold]) as querier:
         assert [reader.topic("orders").messages for reader in (archive, querier)] == [2, 2]
+
+
+def test_both_rounds_of_a_count_share_one_time_out(cold: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, given = ManualClock(), []
+
+    def slow(services: object, query: CountQuery) -> list[object]:
+        given.append(query.timeout_ms)
+        clock.advance(600)
+        return []
+
+    with Querier.open(None, [cold], clock=clock) as querier:
+        monkeypatch.setattr(querier.fan_out, "counts", slow)
+        assert sum(querier.counts(CountQuery("orders", timeout_ms=1000)).counts) <= 1
+    assert given == [1000, 400]
 
 
 def test_a_querier_adds_up_what_stores_say_and_says_nothing_where_one_does_not_know() -> None:

@@ -353,3 +353,23 @@ def test_the_list_tells_topics_and_lag(world: GroupWorld) -> None:
     (summary,) = world.groups.all()
     assert summary.lag == 60 + 60 + 3 * 90 + 80, "what a member reads counts from its beginning"
     assert summary.lag == sum(queue.lag or 0 for queue in world.groups.describe("g").queues)
+
+
+def test_a_list_of_groups_asks_the_archive_about_a_few_queues_and_does_not_know_the_rest(world: GroupWorld) -> None:
+    known: set[tuple[str, int]] = set()
+    asked: list[tuple[str, int]] = []
+
+    def lag(topic: str, queue_id: int, offset: int, may_ask: Callable[[], bool]) -> int:
+        """As a fetcher: what the archive has told is not asked again."""
+        if (topic, queue_id) not in known and may_ask():
+            asked.append((topic, queue_id))
+            known.add((topic, queue_id))
+        return END - offset
+
+    world.groups._lag = lag
+    for name, topic, queues in (("a", "pays", 2), ("b", "orders", 5)):
+        world.groups.commit(name, {(topic, OWN, queue_id): 90 for queue_id in range(queues)})
+    assert [summary.lag for summary in world.groups.all()] == [20, None]
+    assert len(asked) == 4
+    assert [summary.lag for summary in world.groups.all()] == [20, 50]
+    assert len(asked) == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.objects.damage import remove
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.stores.engines import small_settings
 from tests.support.world import World, numbers_of, read_all, send
@@ -167,6 +169,86 @@ def test_what_is_suspected_without_damage_is_scanned_once_a_minute_and_never_tol
     assert len(scanned) == 2
     assert engine.damage is None
     assert not world.fs.exists(StorePaths(world.root).damage_json)
+
+
+def test_damage_that_is_met_right_after_a_sound_scan_is_found_when_its_time_has_come(world: World) -> None:
+    engine = filled(world)
+    offset = place_of(engine, "orders", 20)
+    engine._hot.damage.suspect(offset)
+    engine._hot.verify_damage()
+    flip(world.fs, world.root, offset + 100)
+    world.clock.advance(30_000)
+    engine._hot.damage.suspect(offset)
+    engine._hot.verify_damage()
+    assert not engine._hot.damage.news.is_set(), "nobody spins on what has to wait"
+    assert engine.damage is None
+    world.clock.advance(30_000)
+    engine._hot.verify_damage()
+    assert [each.first for each in engine.damaged_ranges] == [offset]
+
+
+def test_what_could_not_be_verified_stays_suspected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = filled(world)
+    offsets = [place_of(engine, "orders", number) for number in (20, 60)]
+    for offset in offsets:
+        flip(world.fs, world.root, offset + 100)
+        engine._hot.damage.suspect(offset)
+
+    def broken(*arguments: Any, **named: Any) -> ReadableSegment:
+        raise OSError("the disk is gone for a moment")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tierlog.tiering.hot.damage.read_segment", broken)
+        with pytest.raises(OSError, match="for a moment"):
+            engine._hot.verify_damage()
+    engine._hot.verify_damage()
+    assert [each.first for each in engine.damaged_ranges] == offsets
+
+
+class _ToldLock:
+    """A lock that says when somebody is about to wait for it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.asked = inner, threading.Event()
+        self.is_watched = False
+
+    def __enter__(self) -> None:
+        if self.is_watched:
+            self.asked.set()
+        self._inner.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._inner.release()
+
+
+def test_a_check_waits_for_the_scan_that_is_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = filled(world)
+    offset = place_of(engine, "orders", 20)
+    flip(world.fs, world.root, offset + 100)
+    known = engine._hot.damage
+    lock = _ToldLock(known.verifying)
+    monkeypatch.setattr(known, "verifying", lock)
+    scanning = threading.Event()
+
+    def slow(segment: Segment, *arguments: Any, **named: Any) -> ReadableSegment:
+        lock.is_watched = True
+        scanning.set()
+        lock.asked.wait(10)
+        return read_segment(segment, *arguments, **named)
+
+    monkeypatch.setattr("tierlog.tiering.hot.damage.read_segment", slow)
+    # what the check itself meets would be news to it
+    monkeypatch.setattr("tierlog.service.engine.store.check_store", lambda hot: [])
+    known.suspect(offset)
+    thread = threading.Thread(target=engine._hot.verify_damage)
+    thread.start()
+    assert scanning.wait(10)
+    try:
+        notes = engine.check_report().notes
+    finally:
+        lock.asked.set()
+        thread.join()
+    assert any("orders/0 queue offsets [20, 21)" in str(note) for note in notes)
 
 
 def test_a_message_id_that_somebody_made_up_suspects_nothing(world: World) -> None:
@@ -360,6 +442,34 @@ def test_a_damaged_object_puts_nothing_back(world: World) -> None:
     assert report.done == []
     assert len(report.left) == 1
     assert world.open().check() != []
+
+
+def test_a_lost_object_is_reported_and_the_other_segments_are_put_back(world: World) -> None:
+    engine = filled(world)
+    offsets = [place_of(engine, "orders", number) for number in (20, 60)]
+    engine.close()
+    for offset in offsets:
+        flip(world.fs, world.root, offset, 90)
+    entry = next(each for each in world.entries() if each.base == offsets[0] - offsets[0] % 4096)
+    remove(world.objects, entry.key)
+    report = put_back(world)
+    assert (len(report.done), len(report.left)) == (1, 1)
+    assert "the archive names it, and the object is not there" in report.left[0].text
+    assert list(world.fs.list_dir(StorePaths(world.root).tmp)) == []
+
+
+def test_a_repair_that_is_ended_by_an_error_leaves_no_file_beside(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged(world)
+
+    def broken(*arguments: Any) -> None:
+        raise ObjectStoreUnavailableError("gone")
+
+    monkeypatch.setattr("tierlog.tiering.lifecycle.log_repair._keep_what_is_here", broken)
+    with pytest.raises(ObjectStoreUnavailableError):
+        put_back(world)
+    assert list(world.fs.list_dir(StorePaths(world.root).tmp)) == []
 
 
 def test_a_bucket_that_does_not_answer_a_store_in_use_and_a_fenced_one_are_refused(world: World) -> None:
