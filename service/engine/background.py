@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -238,14 +239,26 @@ class Background:
                 _LOG.exception("the disk failed")
 
     def _damage_loop(self) -> None:
-        """Verifies what somebody could not read in the log, which may take a second a segment."""
+        """Verifies what somebody could not read in the log, which may take a second a segment.
+
+        Beside that each segment is looked at once after a start, the oldest first, in a quarter of the time: recovery
+        has read no more than what was written last.
+        """
+        unseen = deque(segment.base_offset for segment in self._hot.log.segments())
+        next_look_s = self._clock.monotonic_s() + _PAUSE_S
         while not self._stopping.is_set():
             self._clock.wait(self._hot.damage.news, _PAUSE_S)
-            if not self._stopping.is_set():
-                try:
-                    self._hot.verify_damage()
-                except (StoreError, OSError):  # it stays suspected
-                    self._clock.wait(self._stopping, _AFTER_FAILURE_S)
+            if self._stopping.is_set():
+                return
+            try:
+                self._hot.verify_damage()
+                begun_s = self._clock.monotonic_s()
+                if unseen and begun_s >= next_look_s:
+                    self._hot.look_for_damage(unseen[0])
+                    unseen.popleft()
+                    next_look_s = self._clock.monotonic_s() + 3 * (self._clock.monotonic_s() - begun_s)
+            except (StoreError, OSError):  # it stays suspected
+                self._clock.wait(self._stopping, _AFTER_FAILURE_S)
 
     def _segments_loop(self) -> None:
         failure = None

@@ -250,12 +250,13 @@ def test_whether_a_service_has_forgotten_is_told_by_its_window_and_not_by_that_o
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_loader, "BATCH_LINES", 100)
-    monkeypatch.setenv("TIERLOG_PRODUCE_WINDOW_MS", "1")
+    monkeypatch.setenv("TIERLOG_PRODUCE_WINDOW_MS", "1000")
     with served("--root", str(tmp_path / "store"), *TINY) as url:
         monkeypatch.delenv("TIERLOG_PRODUCE_WINDOW_MS")
         load = Resumed(tmp_path, "--url", url)
         shell(*load.argv)
         document = {**load.recorded(), "is_settled": False, "stored_ms": None}
+        document["begun_ms"] -= 5_000
         document.pop("crc32")
         load.record.write_text(json.dumps(document))
         load.file.write_text("\n".join([*load.lines, "k1 more"]))

@@ -176,6 +176,19 @@ class KnownDamage:
                 self._unread = None
                 self._save()
 
+    def look_at(
+        self,
+        base: int,
+        snapshot: HotSnapshot,
+        topics: Sequence[str],
+        lost: Callable[[int, int], tuple[LostMessages, ...]],
+    ) -> None:
+        """Scans one segment that nobody suspects; who suspects it afterwards does not wait for that."""
+        with self.verifying:
+            segment = snapshot.segments.get(base)
+            if segment is not None and base >= snapshot.border and not self._is_closed:
+                self._is_sound(segment, snapshot, TopicTable(list(topics)), lost)
+
     def _scanned(
         self,
         base: int,
@@ -190,11 +203,22 @@ class KnownDamage:
             return True
         if not self._may_scan(base, now_s):
             return False
-        ranges = _damaged(segment, max(snapshot.end, snapshot.visible), size, table)
-        self._replace(base, base + size, [self._found_now(*each, lost(*each)) for each in ranges])
-        if not ranges:
+        if self._is_sound(segment, snapshot, table, lost):
             self._sound_s[base] = now_s
         return True
+
+    def _is_sound(
+        self,
+        segment: Segment,
+        snapshot: HotSnapshot,
+        table: TopicTable,
+        lost: Callable[[int, int], tuple[LostMessages, ...]],
+    ) -> bool:
+        """Scans a segment; what is damaged in it is known afterwards."""
+        base, size = segment.base_offset, snapshot.segment_bytes
+        ranges = _damaged(segment, max(snapshot.end, snapshot.visible), size, table)
+        self._replace(base, base + size, [self._found_now(*each, lost(*each)) for each in ranges])
+        return not ranges
 
     def _may_scan(self, base: int, now_s: float) -> bool:
         return now_s - self._sound_s.get(base, -_AGAIN_S) >= _AGAIN_S
@@ -238,5 +262,5 @@ class KnownDamage:
 def _damaged(segment: Segment, end: int, segment_bytes: int, table: TopicTable) -> list[tuple[int, int]]:
     """Returns the physical ranges ``[first, next)`` below ``end`` of one segment that hold no readable record."""
     base, limit = segment.base_offset, min(segment.end, end) - segment.base_offset
-    found = read_segment(segment, segment_bytes, table, limit=limit)
+    found = read_segment(segment, segment_bytes, table, limit=limit, keeps_rows=False)
     return [(base + first, base + min(following, limit)) for first, following in found.damaged if first < limit]

@@ -119,11 +119,12 @@ class LogFiles:
 
 
 def read_segment(
-    segment: Segment, segment_bytes: int, table: TopicTable, *, limit: int | None = None
+    segment: Segment, segment_bytes: int, table: TopicTable, *, limit: int | None = None, keeps_rows: bool = True
 ) -> ReadableSegment:
     """Returns the records below position ``limit``, or all that are there, with every checksum.
 
-    Damage ends at the next record that says where it lies.
+    Damage ends at the next record that says where it lies. Without ``keeps_rows`` only damage is told, for those who
+    have no memory to spare for millions of rows.
     """
     limit, base = len(segment.data) if limit is None else limit, segment.base_offset
     pieces: list[ScanRows] = []
@@ -132,7 +133,8 @@ def read_segment(
     while True:
         found = scan(segment.data, position, limit, base, table, check_crc=True)
         # the last row of a scan that met an unknown topic tells that topic and nothing else
-        pieces.append(found.rows[:-1] if found.stop is ScanStop.UNKNOWN_TOPIC else found.rows)
+        rows = found.rows[:-1] if found.stop is ScanStop.UNKNOWN_TOPIC else found.rows
+        pieces.append(rows if keeps_rows else rows[:0])
         position = found.position
         if found.stop is ScanStop.ROWS_FULL:
             continue

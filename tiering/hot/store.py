@@ -352,6 +352,12 @@ class HotStore:
             with self.snapshot() as snapshot:  # taken under the lock, so that it has every segment that is suspected
                 self.damage.verify(snapshot, [topic.name for topic in self.topics.all()], self._messages_in)
 
+    def look_for_damage(self, base_offset: int) -> None:
+        """Scans a segment that nobody suspects; afterwards :attr:`damage` says what is damaged in it."""
+        with self.snapshot() as snapshot:
+            topics = [topic.name for topic in self.topics.all()]
+            self.damage.look_at(base_offset, snapshot, topics, self._messages_in)
+
     def _messages_in(self, first: int, end: int) -> tuple[LostMessages, ...]:
         """Names the messages whose records begin in a range of the log, as the queues have them."""
         found = []

@@ -122,7 +122,8 @@ def test_no_body_and_no_name_makes_a_filter_fail(body: bytes, value: str) -> Non
     [
         {"contains": ("",)}, {"contains": ("x" * (MOST_FILTER_BYTES + 1),)}, {"contains": ("\ud800",)},
         {"contains": ("x",) * (MOST_FILTERS + 1)}, {"where": (("", "x"),)}, {"where": (("a=b", "x"),)},
-        {"where": ((".".join("a" * (MOST_PATH_NAMES + 1)), "x"),)}, {"where": (("a", "x"),) * (MOST_FILTERS + 1)}, {"where": (("a", "\udfff"),)}, {"tag": "||"},
+        {"where": ((".".join("a" * (MOST_PATH_NAMES + 1)), "x"),)},
+        {"where": (("a", "x"),) * (MOST_FILTERS + 1)}, {"where": (("a", "\udfff"),)}, {"tag": "||"},
     ],
 )  # fmt: skip
 def test_filters_that_mean_nothing_are_refused_before_anything_is_read(bad: dict[str, object]) -> None:

@@ -134,6 +134,21 @@ def test_damage_below_the_checkpoint_is_told_by_whoever_meets_it_and_at_every_la
     assert numbers_of(read_all(world.engine, "orders", 0, 21))[-1] == 100, "all else goes on"
 
 
+def test_a_look_at_a_segment_finds_what_nobody_has_met_and_keeps_no_suspicion_waiting(world: World) -> None:
+    offset = damaged(world)
+    engine = world.open()
+    for segment in engine._hot.log.segments():
+        engine._hot.look_for_damage(segment.base_offset)
+    (found,) = engine.damaged_ranges
+    assert found.first == offset
+    sound = offset - offset % 4096 + 4096
+    flip(world.fs, world.root, sound + 100)
+    engine._hot.damage.suspect(sound)
+    engine._hot.verify_damage()
+    assert [each.first for each in engine.damaged_ranges] == [offset, sound]
+    engine._hot.look_for_damage(1 << 40)  # a segment that is gone
+
+
 def test_a_service_with_damage_is_ready_and_says_so(world: World) -> None:
     damaged(world)
     engine = world.open()
