@@ -226,14 +226,22 @@ class HotSearch:
     ) -> Iterator[StoredMessage]:
         segments = {offset // self._snapshot.segment_bytes for offset in offsets}
         context.segments_read.update((self._store_id, Tier.HOT, number) for number in segments)
+        failure: StoreError | None = None
         for offset in offsets:
-            message = StoredMessage(self._snapshot.record(offset), self._store_id, Tier.HOT)
+            try:
+                record = self._snapshot.record(offset)
+            except StoreError as error:  # those behind it can be read
+                failure = failure or error
+                continue
+            message = StoredMessage(record, self._store_id, Tier.HOT)
             if message.record.topic != query.topic or not (query.key is None or message.has_key(query.key)):
                 continue
             if self._erased.hides(message.record):
                 context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
             elif context.matches(message, query, within):
                 yield message
+        if failure is not None:
+            raise failure
 
 
 def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:

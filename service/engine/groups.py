@@ -438,11 +438,11 @@ class ConsumerGroups:
     ) -> list[OffsetChange]:
         """Moves a group that has no live member, durably and all or nothing; returns what changed, or would.
 
-        All queues of the topics that it has offsets of are moved, also those without one, which would begin wherever
-        their consumer likes. Raises :class:`ConflictError` while there are members, :class:`NotFoundError` for a group
-        or topic that is not there, :class:`UnavailableError` if a store that has some of the queues does not answer,
-        :class:`InvalidRequestError` for an offset that a queue does not have. Killed before the commit, nothing has
-        changed; after it, all has.
+        All queues of the topics that it has offsets of are moved, or of the one that is named, also those without an
+        offset, which would begin wherever their consumer likes. Raises :class:`ConflictError` while there are members,
+        :class:`NotFoundError` for a group or topic that is not there, :class:`UnavailableError` if a store that has
+        some of the queues does not answer, :class:`InvalidRequestError` for an offset that a queue does not have.
+        Killed before the commit, nothing has changed; after it, all has.
         """
         queues = queues or ResetQueues()
         topics = self._reset_topics(name, queues)
@@ -475,11 +475,11 @@ class ConsumerGroups:
     def _reset_topics(self, name: str, queues: ResetQueues) -> set[str]:
         """Returns the topics to reset."""
         topics = {topic for topic, _, _ in self._offsets.get(validate_group(name)).offsets}
-        if queues.topic is None:
-            return topics
-        if queues.topic not in topics:
-            raise NotFoundError(f"group {name!r} has no offsets of topic {queues.topic!r}")
-        return {queues.topic}
+        if queues.topic is not None:
+            return {queues.topic}  # also one that the group has not read yet
+        if not topics:
+            raise NotFoundError(f"group {name!r} has committed no offset", hint="name the topic to begin with")
+        return topics
 
     def _reset_offset(self, queue: Queue, to: ResetTo) -> int:
         topic, store_id, queue_id = queue
@@ -504,6 +504,12 @@ class ConsumerGroups:
     def all_committed(self) -> dict[str, GroupState]:
         """Returns the durable state of every group, by name."""
         return self._offsets.all()
+
+    def assigned(self, name: str) -> set[Queue]:
+        """Returns the queues that the members of a group were given last."""
+        with self._lock:
+            group = self._groups.get(name) or _Members()
+            return {queue for queues in group.assignment.values() for queue in queues}
 
     # what is there
 

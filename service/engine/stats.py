@@ -137,7 +137,7 @@ def _archive_lag(parts: StoreParts, clock: Clock) -> tuple[int | None, int | Non
 
 
 def group_lags(parts: StoreParts, most: int) -> dict[str, int]:
-    """Counts the messages that each of ``most`` groups has not committed in the queues that it has committed in.
+    """Counts the messages that each of ``most`` groups has not committed, in queues that it has offsets of or reads.
 
     Offsets that a restore left out are no messages, nor is what has expired, once the archive has told where a queue
     begins; that is asked about a few queues a call, and only where a group is so far behind. Of queues of other stores
@@ -147,11 +147,12 @@ def group_lags(parts: StoreParts, most: int) -> dict[str, int]:
     questions = Questions()
     groups = sorted(parts.groups.all_committed().items())[:most]
     own, elsewhere = parts.identity.store_id, parts.groups.elsewhere
-    elsewhere.refresh({topic for _, state in groups for topic, store, _ in state.offsets if store != own}, wait=False)
+    queues = {name: {**dict.fromkeys(parts.groups.assigned(name), 0), **state.offsets} for name, state in groups}
+    elsewhere.refresh({topic for each in queues.values() for topic, store, _ in each if store != own}, wait=False)
     found = {}
-    for name, state in groups:
+    for name, offsets in queues.items():
         with contextlib.suppress(UnavailableError):
-            lags = [_lag(parts, queue, offset, questions) for queue, offset in state.offsets.items()]
+            lags = [_lag(parts, queue, offset, questions) for queue, offset in offsets.items()]
             known = [lag for lag in lags if lag is not None]
             if len(known) == len(lags):
                 found[name] = sum(known)

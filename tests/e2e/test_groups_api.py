@@ -258,6 +258,16 @@ def test_a_group_is_moved_to_a_time_an_offset_or_an_end(service: Service, clock:
         assert [one["offset"] for one in service.ask("GET", f"{GROUP}/offsets")[1]["offsets"]] == offsets, wanted
 
 
+def test_a_group_that_has_committed_nothing_begins_where_a_reset_says(service: Service) -> None:
+    member = service.join()
+    service.ask("DELETE", f"{GROUP}/members/{member['member_id']}")
+    url = f"{GROUP}/reset"
+    status, problem = service.ask("POST", url, {"to": "latest"})
+    assert (status, problem["hint"]) == (404, "name the topic to begin with")
+    assert service.ask("POST", url, {"to": "latest", "topic": "orders"})[0] == 200
+    assert [one["offset"] for one in service.ask("GET", f"{GROUP}/offsets")[1]["offsets"]] == [20, 20, 20, 20]
+
+
 def test_a_reset_that_cannot_be_is_refused(service: Service) -> None:
     url = f"{GROUP}/reset"
     assert service.ask("POST", url, {"to": "first"})[0] == 404

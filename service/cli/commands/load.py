@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
         return exit_code(failure)
     unmatched = _unmatched(report, rules, limit)
     for words in unmatched:
-        say(words)
+        say(f"{words}; the messages are there all the same")
     return NOTHING if unmatched else DONE
 
 

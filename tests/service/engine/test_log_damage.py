@@ -25,7 +25,7 @@ from tierlog.tiering.base.errors import CorruptionError, FencedError, ObjectStor
 from tierlog.tiering.base.fs import FileSystem, flush_file
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import SeededRandomness
-from tierlog.tiering.base.types import Durability
+from tierlog.tiering.base.types import Durability, Order
 from tierlog.tiering.hot.commit_log import Segment
 from tierlog.tiering.hot.damage import LogDamage, LostMessages
 from tierlog.tiering.hot.log_files import ReadableSegment, read_segment
@@ -132,6 +132,15 @@ def test_damage_below_the_checkpoint_is_told_by_whoever_meets_it_and_at_every_la
     assert sum("the log cannot be read" in record.message for record in caplog.records) == 2, "found, and at the start"
     send(world.engine, "orders", 100, 101, queue_id=0)
     assert numbers_of(read_all(world.engine, "orders", 0, 21))[-1] == 100, "all else goes on"
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_a_damaged_message_hides_no_others_of_a_query(order: Order, world: World) -> None:
+    damaged(world, archive=False)
+    answer = world.open().query(Query("orders", None, limit=200, order=order))
+    assert sorted(numbers_of(answer.messages)) == [number for number in range(COUNT) if number != 20]
+    assert not answer.coverage.complete
+    assert len(answer.coverage.failures) == 1
 
 
 def test_a_look_at_a_segment_finds_what_nobody_has_met_and_keeps_no_suspicion_waiting(world: World) -> None:

@@ -250,3 +250,12 @@ def test_the_lag_of_as_many_groups_is_shown_as_the_settings_say() -> None:
     assert "tierlog_groups 3.0" in text
     assert 'tierlog_group_lag_messages{group="b"} 3.0' in text
     assert 'group="c"' not in text
+
+
+def test_a_group_that_reads_and_has_committed_nothing_is_behind_by_all_that_it_reads() -> None:
+    engine = Store.open(ROOT, settings=tiny_settings(), fs=CrashFileSystem(), clock=ManualClock())
+    engine.append([Message("orders", b"x", queue_id=0)] * 5)
+    engine.flush()
+    engine.groups.join("new", ["orders"])
+    client = TestClient(create_app(engine, tiny_settings()), "http://localhost")
+    assert 'tierlog_group_lag_messages{group="new"} 5.0' in client.get("/metrics").text
