@@ -7,8 +7,8 @@ import heapq
 import queue as handover
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from tierlog.service.cli.arguments import TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
@@ -21,9 +21,6 @@ from tierlog.service.wire.documents import Json
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
-
-if TYPE_CHECKING:
-    from tierlog.service.cli.targets import Reader
 
 HELP = "read a topic, or one of its queues, in order, from its first message unless told otherwise"
 EXAMPLES = (
@@ -39,7 +36,11 @@ _WAIT_MS = 10_000
 LOOK_S = 1.0
 #: Messages that ``--last`` keeps until it knows which is the first.
 MOST_LAST = 10_000
-_Came = handover.SimpleQueue[list[Json] | StoreError]
+_Came = handover.Queue[list[Json] | StoreError]
+#: Pages that wait to be shown, beside one in the hand of each queue: who reads slowly has no more come in.
+MOST_WAITING = 4
+#: Time between looks of a full handover for whether following has ended.
+_FULL_S = 0.2
 #: Each queue that is followed has a request of its own open.
 MOST_FOLLOWED = 64
 
@@ -96,9 +97,10 @@ class TailedQueues:
     def followed(self, *, grows: bool) -> Iterator[list[Json]]:
         """Yields pages of what comes in after that, without end; raises the first error that a queue answers with.
 
+        Nothing is read ahead without bound: while nobody takes a page, requests wait.
         With ``grows`` also of queues that are added to the topic, each from its beginning.
         """
-        came: _Came = handover.SimpleQueue()
+        came: _Came = handover.Queue(MOST_WAITING)
         for queue_id in list(self.offsets):
             self._follow(queue_id, came)
         if grows:
@@ -165,9 +167,16 @@ class TailedQueues:
                 )
                 self.offsets[queue_id] = found["next_offset"]
                 if found["messages"]:
-                    came.put(found["messages"])
+                    self._hand_over(found["messages"], came)
         except StoreError as error:
-            came.put(error)
+            self._hand_over(error, came)
+
+    def _hand_over(self, page: list[Json] | StoreError, came: _Came) -> None:
+        """Waits for room; lets go of the page if following ends before there is any."""
+        while not self._ended.is_set():
+            with suppress(handover.Full):
+                came.put(page, timeout=_FULL_S)
+                return
 
     def _look(self, came: _Came) -> None:
         """Has queues followed that are added to the topic."""
@@ -179,7 +188,7 @@ class TailedQueues:
                         self.offsets[queue_id] = 0
                         self._follow(queue_id, came)
         except StoreError as error:
-            came.put(error)
+            self._hand_over(error, came)
 
 
 def _place(message: Json) -> tuple[int, int]:
