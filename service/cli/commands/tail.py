@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import heapq
 import queue as handover
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from tierlog.service.cli.arguments import TIMES, add_format, add_target, asked_times
@@ -32,13 +32,15 @@ _PAGE = 1_000
 _QUEUE_PAGE = 1_000
 _LEAST_PAGE = 50
 _WAIT_MS = 10_000
-#: Pages of followed queues that wait to be shown; how long a queue waits for room before it looks whether it still is.
-_PAGES_AHEAD, _ROOM_S = 4, 0.5
 #: Time between looks for a topic that is awaited, and for queues that are added.
 LOOK_S = 1.0
 #: Messages that ``--last`` keeps until it knows which is the first.
 MOST_LAST = 10_000
 _Came = handover.Queue[list[Json] | StoreError]
+#: Pages that wait to be shown, beside one in the hand of each queue: who reads slowly has no more come in.
+MOST_WAITING = 4
+#: Time between looks of a full handover for whether following has ended.
+_FULL_S = 0.2
 #: Each queue that is followed has a request of its own open.
 MOST_FOLLOWED = 64
 
@@ -95,9 +97,10 @@ class TailedQueues:
     def followed(self, *, grows: bool) -> Iterator[list[Json]]:
         """Yields pages of what comes in after that, without end; raises the first error that a queue answers with.
 
+        Nothing is read ahead without bound: while nobody takes a page, requests wait.
         With ``grows`` also of queues that are added to the topic, each from its beginning.
         """
-        came: _Came = handover.Queue(_PAGES_AHEAD)  # whoever reads slowly holds up the queues, and not all memory
+        came: _Came = handover.Queue(MOST_WAITING)
         for queue_id in list(self.offsets):
             self._follow(queue_id, came)
         if grows:
@@ -110,6 +113,11 @@ class TailedQueues:
                 yield page
         finally:
             self._ended.set()
+
+    def was_shown(self, page: Sequence[Json]) -> None:
+        """Has :attr:`offsets` go on behind messages of :meth:`followed`; what came and nobody saw does not count."""
+        for message in page:
+            self.offsets[message["queue_id"]] = message["queue_offset"] + 1
 
     def _stream(self, queue_id: int, page: int, on_gap: Callable[[int, int], None] | None) -> Iterator[Json]:
         offset, is_first = self.offsets[queue_id], True
@@ -152,27 +160,27 @@ class TailedQueues:
             yield from reversed(found)
             end, page = begin, min(2 * page, _QUEUE_PAGE)
 
-    def _hand_over(self, page: list[Json] | StoreError, came: _Came) -> None:
-        """Waits for room, as long as anybody follows."""
-        while not self._ended.is_set():
-            with contextlib.suppress(handover.Full):
-                return came.put(page, timeout=_ROOM_S)
-
     def _follow(self, queue_id: int, came: _Came) -> None:
         threading.Thread(target=self._wait, args=(queue_id, came), daemon=True, name="tierlog-tail").start()
 
     def _wait(self, queue_id: int, came: _Came) -> None:
         """Hands over what comes into a queue, up to the first error."""
+        offset = self.offsets[queue_id]
         try:
             while not self._ended.is_set():
-                found = self._target.pull(
-                    self._topic, queue_id, self.offsets[queue_id], _QUEUE_PAGE, wait_ms=_WAIT_MS, tag=self._tag
-                )
-                self.offsets[queue_id] = found["next_offset"]
+                found = self._target.pull(self._topic, queue_id, offset, _QUEUE_PAGE, wait_ms=_WAIT_MS, tag=self._tag)
+                offset = found["next_offset"]
                 if found["messages"]:
                     self._hand_over(found["messages"], came)
         except StoreError as error:
             self._hand_over(error, came)
+
+    def _hand_over(self, page: list[Json] | StoreError, came: _Came) -> None:
+        """Waits for room; lets go of the page if following ends before there is any."""
+        while not self._ended.is_set():
+            with suppress(handover.Full):
+                came.put(page, timeout=_FULL_S)
+                return
 
     def _look(self, came: _Came) -> None:
         """Has queues followed that are added to the topic."""
@@ -323,6 +331,7 @@ def _show(queues: TailedQueues, arguments: argparse.Namespace, out: Rows, last: 
     for page in queues.followed(grows=arguments.queue is None):
         shown = page if limit is None else page[: limit - found]
         out.write(shown)
+        queues.was_shown(shown)
         found += len(shown)
         if found == limit:
             break

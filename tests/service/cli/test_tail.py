@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.service.served import served
 from tests.support.stores.engines import tiny_settings
 from tierlog.service.cli.commands import tail
 from tierlog.service.cli.commands.tail import TailedQueues
-from tierlog.service.cli.targets import LocalReader
+from tierlog.service.cli.targets import LocalReader, Reader
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import DONE, NOTHING, WRONG_USE
 from tierlog.service.main import main
@@ -275,3 +275,40 @@ def test_a_followed_queue_alone_gets_no_other(store: Store, url: str, run: Run) 
     store.create_topic("t", 2)
     store.append([Message("t", b"0", queue_id=0), Message("t", b"1", queue_id=1), Message("t", b"2", queue_id=1)])
     assert bodies(run("-f", "--queue", "1", "--limit", "2", "--url", url)) == [1, 2]
+
+
+class Endless:
+    """A target whose queues always have one message more; counts the pages it gave."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self._changed = threading.Condition()
+
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int, **_: object) -> dict[str, Any]:
+        with self._changed:
+            self.given += 1
+            self._changed.notify_all()
+        return {"messages": [{"queue_id": queue_id, "queue_offset": offset}], "next_offset": offset + 1}
+
+    def wait_for(self, given: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.given >= given, 30)
+
+
+def test_following_reads_no_further_ahead_than_a_few_pages_of_who_shows_them() -> None:
+    target, before = Endless(), set(threading.enumerate())
+    queues = TailedQueues(cast("Reader", target), "t", {0: 0, 1: 0})
+    pages = cast("Generator[list[dict[str, Any]], None, None]", queues.followed(grows=False))
+    most_ahead = tail.MOST_WAITING + 2  # which wait, and one in the hand of each queue
+    for taken in range(1, 200):
+        next(pages)
+        target.wait_for(taken + most_ahead)
+        assert target.given == taken + most_ahead
+    waiting = [thread for thread in threading.enumerate() if thread not in before]
+    assert queues.offsets == {0: 0, 1: 0}, "what nobody has shown does not count"
+    queues.was_shown([{"queue_id": 1, "queue_offset": 7}])
+    assert queues.offsets == {0: 0, 1: 8}
+    pages.close()
+    for thread in waiting:
+        thread.join(30)
+        assert not thread.is_alive(), "it waits for room that nobody makes"
