@@ -32,7 +32,10 @@ def test_every_command_writes_one_json_document(tmp_path: Path, capsys: pytest.C
     assert asked("flush", *where) == {"flushed": True}
     assert asked("archive", "--all", *where)["segments"] > 0
     assert asked("query", "t", "--key", "k1", "--limit", "100", *where)["coverage"]["complete"] is True
-    assert len(asked("tail", "t", *where)["messages"]) == 300
+    messages = asked("tail", "t", *where)["messages"]
+    assert len(messages) == 300
+    assert asked("message", messages[7]["message_id"], *where)["messages"] == messages[7:8]
+    assert asked("groups", *where)["groups"] == []
     assert [topic["topic"] for topic in asked("topics", *where)["topics"]] == ["t"]
     assert {row["tier"] for row in asked("files", *where)["files"]} == {"hot", "cold"}
     assert asked("stats", *where)["unarchived_bytes"] == 0
@@ -54,7 +57,7 @@ def test_every_command_writes_one_json_document(tmp_path: Path, capsys: pytest.C
     assert asked("config")["settings"]
     assert asked("cluster", "--cold", cold, code=NOTHING)["stores"] == []
     assert asked("delete", "t", "--dry-run", *where)["topic"] == "t"
-    assert set(NAMES) - WITHOUT_FORMAT - done <= {"salvage", "token", "route"}, "these are shown by tests of their own"
+    assert set(NAMES) - WITHOUT_FORMAT - done <= {"salvage", "token", "route", "adopt"}, "these are shown by tests of their own"
 
 
 @pytest.mark.slow
