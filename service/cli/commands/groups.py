@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns exit code 1 for a group that is not there, and if the answer was no."""
+    """Returns exit code 1 for a group that is not there, where there are none, and if the answer was no."""
     changes = arguments.reset_to is not None or arguments.delete
     if changes and arguments.group is None:
         raise InvalidRequestError("no group", hint="give GROUP; `tierlog groups` lists them")
@@ -91,6 +91,7 @@ def _list(target: Groups, arguments: argparse.Namespace) -> int:
     out.end()
     if not groups:
         say("no consumer groups there")
+        return NOTHING
     return DONE
 
 
