@@ -40,7 +40,7 @@ def _all(browser: Browsing, world: PageWorld, folder: Path) -> None:
     with picture("dark", "/#/search?topic=orders", color_scheme="dark") as page:
         page.locator(_LINE).first.click()
     with picture("timeline", "/#/store", viewport={"width": 1280, "height": 330}) as page:
-        page.get_by_role("application").focus()
+        page.get_by_role("application", name="Timeline").focus()
         for pressed in ["ArrowRight", *["ArrowLeft"] * 7]:
             page.keyboard.press(pressed)
         expect(page.locator(".tip")).to_be_visible()

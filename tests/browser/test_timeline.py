@@ -78,7 +78,7 @@ def test_a_block_is_described_zoomed_to_and_searched_by_keyboard_and_mouse(brows
     with browser.at(shop.url, "/#/search?topic=shop") as watched:
         page = watched.page
         expect(_blocks(page, "segment cold").first).to_be_visible()
-        picture = page.get_by_role("application")
+        picture = page.get_by_role("application", name="Timeline")
         picture.focus()
         page.keyboard.press("ArrowRight")
         expect(page.locator(".tip")).to_contain_text("hot: active")
