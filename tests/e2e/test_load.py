@@ -149,6 +149,12 @@ class Resumed:
     def recorded(self) -> Any:
         return json.loads(self.record.read_text())
 
+    def doubt(self, **changed: Any) -> None:
+        """Has the record, with these changes, say that more may have been appended than it knows."""
+        document = {**self.recorded(), "is_settled": False, **changed}
+        document.pop("crc32", None)
+        self.record.write_text(json.dumps(document))
+
 
 def test_a_load_that_is_done_goes_on_with_what_its_file_grew_by(shell: Shell, tmp_path: Path) -> None:
     where = ["--root", str(tmp_path / "store")]
@@ -231,17 +237,13 @@ def test_what_the_store_has_forgotten_is_not_sent_again(
     where = ["--root", str(tmp_path / "store")]
     load = Resumed(tmp_path, *where, *TINY)
     shell(*load.argv)
-    document = load.recorded()
-    stored_ms = document["stored_ms"]
+    stored_ms = load.recorded()["stored_ms"]
     load.file.write_text("\n".join([*load.lines, "k1 more"]))
     for doubt in ({"stored_ms": 1_000}, {"stored_ms": None, "begun_ms": 0}):
-        document |= {"is_settled": False, **doubt}
-        document.pop("crc32", None)
-        load.record.write_text(json.dumps(document))
+        load.doubt(**doubt)
         shell(*load.argv, code=FAILED)
         assert "the store has forgotten" in shell.err
-    document |= {"stored_ms": stored_ms}
-    load.record.write_text(json.dumps(document))
+    load.doubt(stored_ms=stored_ms)
     shell(*load.argv)
     assert bodies_in(shell, *where) == [*load.lines, "k1 more"]
 
@@ -255,10 +257,7 @@ def test_whether_a_service_has_forgotten_is_told_by_its_window_and_not_by_that_o
         monkeypatch.delenv("TIERLOG_PRODUCE_WINDOW_MS")
         load = Resumed(tmp_path, "--url", url)
         shell(*load.argv)
-        document = {**load.recorded(), "is_settled": False, "stored_ms": None}
-        document["begun_ms"] -= 5_000
-        document.pop("crc32")
-        load.record.write_text(json.dumps(document))
+        load.doubt(stored_ms=None, begun_ms=load.recorded()["begun_ms"] - 5_000)
         load.file.write_text("\n".join([*load.lines, "k1 more"]))
         shell(*load.argv, code=FAILED)
         assert "the store has forgotten" in shell.err
@@ -273,9 +272,7 @@ def test_a_run_that_stops_before_an_earlier_one_did_leaves_the_doubt(
     load = Resumed(tmp_path, *where, *TINY)
     shell(*load.argv)
     before = load.recorded()
-    doubtful = {**before, "is_settled": False, "report": {**before["report"], "messages": 0}, "files": []}
-    doubtful.pop("crc32")
-    load.record.write_text(json.dumps(doubtful))
+    load.doubt(report={**before["report"], "messages": 0}, files=[])
     load.file.write_text("\n".join([*load.lines[:150], "k ", *load.lines[151:]]))
     shell(*load.argv, code=WRONG_USE)
     assert "app.log, line 151: an earlier run of this load has sent another line in this place" in shell.err
