@@ -38,6 +38,8 @@ from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _STEP = 256
+_BORN_STEP = 8192
+"""Records of a queue whose born times are read between two looks at the clock."""
 _CHUNK_BYTES = 256 << 10
 """Records of a queue that a query by columns reads at a time; what it reads behind a page's end is for nothing."""
 
@@ -128,8 +130,7 @@ class HotSearch:
         if first >= last:
             return
         if query.axis is TimeAxis.BORN:
-            run = partial(self._by_born_time, queue, first, last, query=query, within=within)
-            yield self._task(ALL_TIME, "commitlog", run)
+            yield self._born_stretch(queue, first, last, query, within)
         else:
             step = min(_STEP, query.limit + 1) if query.filters is None else _STEP
             yield self._stretch(queue, range(first, last), step, query, within)
@@ -169,12 +170,22 @@ class HotSearch:
 
         return self._task(bounds, "commitlog", run)
 
+    def _born_stretch(self, queue: SnapshotQueue, first: int, last: int, query: Query, within: TimeRange) -> SearchTask:
+        run = partial(self._by_born_time, queue, first, last, query=query, within=within)
+        return self._task(ALL_TIME, "commitlog", run)
+
     def _by_born_time(
         self, queue: SnapshotQueue, first: int, last: int, context: SearchContext, *, query: Query, within: TimeRange
     ) -> Iterator[SearchTask]:
-        """Yields messages in groups by born time, which is read off each record without decoding it."""
-        units, failures = queue.checked(first, last, with_sums=True)
-        units = _without(units, first, failures)
+        """Yields messages in groups by born time, which is read off each record without decoding it.
+
+        The newest part of the queue comes first, the rest is another task: time is over between two parts.
+        """
+        cut = max(first, last - _BORN_STEP)
+        if first < cut:
+            yield self._born_stretch(queue, first, cut, query, within)
+        units, failures = queue.checked(cut, last, with_sums=True)
+        units = _without(units, cut, failures)
         places = units["physical_offset"].astype(np.int64)
         if failures:
             yield self._task(ALL_TIME, "commitlog", partial(_fail, failures[min(failures)]))

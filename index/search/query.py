@@ -233,6 +233,15 @@ class Coverage:
     messages_matched: int = 0
     examined_to_ms: int | None = None
 
+    def bill(self, other: Coverage) -> None:
+        """Adds the requests of another query, made one after the other for the same answer, and what they cost."""
+        self.requests += other.requests
+        self.manifest_requests += other.manifest_requests
+        self.bytes += other.bytes
+        self.cost_usd += other.cost_usd
+        self.round_trips += other.round_trips
+        self.waves += other.waves
+
     def to_json(self) -> dict[str, object]:
         """Returns the ``coverage`` object of an answer."""
         return {

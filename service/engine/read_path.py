@@ -27,7 +27,7 @@ from tierlog.tiering.objects.object_store import ObjectStore
 _LOG = logging.getLogger("tierlog")
 _FILTERS = "filters"
 #: What a look at the other time may take.
-_LOOK_REQUESTS, _LOOK_MS = 16, 2_000
+_LOOK_REQUESTS, _LOOK_MS = 16, 500
 
 
 def open_caches(
@@ -126,9 +126,5 @@ def with_hint(ask: Callable[[Query], Answer], query: Query, settings: Settings, 
         look = ask(replace(query, axis=other, limit=1, by_columns=False, max_requests=requests, timeout_ms=time_ms))
     except StoreError:
         return found
-    coverage, spent = found.coverage, look.coverage
-    coverage.requests, coverage.bytes = coverage.requests + spent.requests, coverage.bytes + spent.bytes
-    coverage.manifest_requests += spent.manifest_requests
-    coverage.cost_usd += spent.cost_usd
-    coverage.round_trips, coverage.waves = coverage.round_trips + spent.round_trips, coverage.waves + spent.waves
+    found.coverage.bill(look.coverage)
     return replace(found, hint=AxisHint(other)) if look.messages else found

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.support.stores.engines import tiny_settings
+from tierlog.index.search import hot_search
 from tierlog.index.search.query import Query
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import Order, TimeAxis
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.consume_queue import QueueView, UnitArray
 from tierlog.tiering.hot.snapshot import HotSnapshot
+from tierlog.tiering.hot.snapshot_queue import SnapshotQueue
 from tierlog.tiering.message.batch import Message
 
 _EACH = 2_000
@@ -86,3 +89,27 @@ def test_all_pages_together_are_all_messages(engine: Store, order: Order, axis: 
             break
     is_rising = (order is Order.OLDEST) == (axis is TimeAxis.STORE)
     assert found == sorted([*range(_EACH), *range(_EACH)], reverse=not is_rising)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_search_by_born_time_is_cut_when_its_time_is_over(
+    engine: Store, monkeypatch: pytest.MonkeyPatch, order: Order
+) -> None:
+    monkeypatch.setattr(hot_search, "_BORN_STEP", 100)
+    checked, looked_at = SnapshotQueue.checked, 0
+    clock = engine._clock
+    assert isinstance(clock, ManualClock)
+
+    def slow(
+        queue: SnapshotQueue, start: int, end: int, *, with_sums: bool = False
+    ) -> tuple[UnitArray, dict[int, StoreError]]:
+        nonlocal looked_at
+        looked_at += end - start
+        clock.advance(10)
+        return checked(queue, start, end, with_sums=with_sums)
+
+    monkeypatch.setattr(SnapshotQueue, "checked", slow)
+    answer = engine.query(Query("t", axis=TimeAxis.BORN, limit=1, order=order, timeout_ms=50))
+    assert answer.coverage.cut_by == "timeout"
+    assert not answer.coverage.complete
+    assert looked_at <= 600
