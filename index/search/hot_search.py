@@ -130,6 +130,8 @@ class HotSearch:
         if first >= last:
             return
         if query.axis is TimeAxis.BORN:
+            if query.most_by_born_time is not None:
+                first = max(first, last - query.most_by_born_time)
             yield self._born_stretch(queue, first, last, query, within)
         else:
             step = min(_STEP, query.limit + 1) if query.filters is None else _STEP

@@ -54,6 +54,11 @@ class Query:
     """What these three say; None where every message passes."""
     by_columns: bool = False
     """Answer with rows of Arrow in the place of messages; only for a query that :attr:`may_go_by_columns`."""
+    most_by_born_time: int | None = None
+    """Look at no more of a hot queue's newest messages where only their born times tell; None = at all of them.
+
+    For who asks whether there is anything: the coverage does not tell of what was left out.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", MessageFilters.of(self.tag, self.contains, self.where))

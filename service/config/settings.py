@@ -29,6 +29,7 @@ from pydantic_settings import (
 )
 
 from tierlog.service.config.cluster import ClusterSettings
+from tierlog.service.config.rocketmq import RocketmqSettings
 from tierlog.service.config.serve import (
     AccessSettings,
     LogSettings,
@@ -61,6 +62,7 @@ __all__ = [
     "MetricsSettings",
     "ProduceSettings",
     "QuerySettings",
+    "RocketmqSettings",
     "ServeSettings",
     "Settings",
     "TracingSettings",
@@ -141,6 +143,7 @@ class Settings(BaseSettings):
     serve: ServeSettings = ServeSettings()
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
+    rocketmq: RocketmqSettings = RocketmqSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()

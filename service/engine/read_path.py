@@ -26,8 +26,8 @@ from tierlog.tiering.objects.object_store import ObjectStore
 
 _LOG = logging.getLogger("tierlog")
 _FILTERS = "filters"
-#: What a look at the other time may take.
-_LOOK_REQUESTS, _LOOK_MS = 16, 500
+#: What a look at the other time may take: requests, ms, and messages of each hot queue.
+_LOOK_REQUESTS, _LOOK_MS, _LOOK_MESSAGES = 16, 500, 1 << 14
 
 
 def open_caches(
@@ -122,8 +122,12 @@ def with_hint(ask: Callable[[Query], Answer], query: Query, settings: Settings, 
     if requests < 0 or time_ms <= 0:
         return found
     other = TimeAxis.BORN if query.axis is TimeAxis.STORE else TimeAxis.STORE
+    look_for_one = replace(
+        query, axis=other, limit=1, by_columns=False, max_requests=requests, timeout_ms=time_ms,
+        most_by_born_time=_LOOK_MESSAGES,
+    )  # fmt: skip
     try:
-        look = ask(replace(query, axis=other, limit=1, by_columns=False, max_requests=requests, timeout_ms=time_ms))
+        look = ask(look_for_one)
     except StoreError:
         return found
     found.coverage.bill(look.coverage)

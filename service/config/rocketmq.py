@@ -1,0 +1,65 @@
+"""Settings of the doors for RocketMQ's clients, which are shut unless they are told where to listen."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from tierlog.service.config.group import SettingGroup
+
+
+class RocketmqSettings(SettingGroup):
+    """Doors for clients of Apache RocketMQ; needs a store."""
+
+    listen: str | None = Field(
+        default=None,
+        description=(
+            "`host:port` of the remoting door, such as `127.0.0.1:9876`: RocketMQ's clients find the nameserver and "
+            "the broker there; unset = shut."
+        ),
+    )
+    grpc_listen: str | None = Field(
+        default=None,
+        description=(
+            "`host:port` of the gRPC door, such as `127.0.0.1:8081`, for clients of `apache.rocketmq.v2`; "
+            "unset = shut. It needs `tierlog[grpc]`."
+        ),
+    )
+    advertise: str | None = Field(
+        default=None,
+        description=(
+            "`host` that clients are told to reach the doors at, with the doors' ports; unset = where a door "
+            "listens, or this machine's first address if that is every address."
+        ),
+    )
+    cluster: str = Field(
+        default="DefaultCluster",
+        pattern="^[A-Za-z0-9_-]{1,64}$",
+        description="Name of the cluster that RocketMQ's tools are told.",
+    )
+    max_connections: int = Field(
+        default=4_096, ge=1, le=1_000_000, description="Connections of both doors at once; a further one is closed."
+    )
+    max_frame_bytes: int = Field(
+        default=16 << 20,
+        ge=64 << 10,
+        le=1 << 30,
+        description="Bytes of one frame or gRPC message; a connection that sends a longer one is closed.",
+    )
+    max_attempts: int = Field(
+        default=16,
+        ge=1,
+        le=1_000,
+        description=(
+            "How often a message is delivered to a group that did not say otherwise, before it goes to the group's "
+            "dead-letter topic `%DLQ%group`."
+        ),
+    )
+
+    @field_validator("listen", "grpc_listen")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is not None:
+            host, _, port = value.rpartition(":")
+            if not host or not port.isdecimal() or int(port) >= 65_536:
+                raise ValueError("not host:port")
+        return value

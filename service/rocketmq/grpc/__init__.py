@@ -1,0 +1,1 @@
+"""The gRPC door: the service `apache.rocketmq.v2.MessagingService`."""

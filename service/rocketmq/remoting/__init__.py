@@ -1,0 +1,1 @@
+"""The remoting door: RocketMQ's protocol of length-prefixed frames."""
