@@ -380,6 +380,9 @@ def _without_own_fields(properties: Mapping[str, str]) -> Mapping[str, str]:
         if name == RECORD_CHECKSUM:
             raise InvalidRequestError(f"property {name!r} is written by the store", hint="hot.record_checksum adds it")
         raise InvalidRequestError(f"property {name!r} has a field of its own: use keys or tag")
+    for name in properties:
+        if name.endswith(RECORD_CHECKSUM):  # as the last property it would be taken for the record's checksum
+            raise InvalidRequestError(f"property {name!r} ends in {RECORD_CHECKSUM!r}", hint="use another name")
     return properties
 
 
