@@ -154,6 +154,16 @@ class BytesColumn:
         """So many values without any bytes."""
         return cls(np.zeros(1, np.uint8), np.zeros(count + 1, np.int64))
 
+    @classmethod
+    def joined(cls, columns: Sequence[BytesColumn]) -> BytesColumn:
+        """The values of all columns, one after the other."""
+        starts, end = [np.zeros(1, np.int64)], 0
+        for column in columns:
+            starts.append(column.starts[1:] + end)
+            end += int(column.starts[-1])
+        data = [column.data[: column.starts[-1]] for column in columns]
+        return cls(np.concatenate([*data, np.zeros(1, np.uint8)]), np.concatenate(starts))
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each value."""
