@@ -36,7 +36,7 @@ from tierlog.tiering.message.batch import (
     validate_queue_id,
     validate_topic,
 )
-from tierlog.tiering.message.pending import LoneMessage, numbers_column
+from tierlog.tiering.message.pending import ClientFields, LoneMessage, numbers_column
 
 _V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 #: One record that holds many messages: only the queues of a broker's batch topics know it.
@@ -187,10 +187,8 @@ class ClientMessages:
             return None
         ((topic, queue_id, born_ms, body, text, fields),) = self._rows
         flag, sys_flag, reconsume_times, host_bytes, prepared_offset, host = unpack_client_fields(fields)
-        values = (
-            topic, queue_id, born_ms, body, text, flag, sys_flag, host[:host_bytes], reconsume_times, prepared_offset,
-        )  # fmt: skip
-        return LoneMessage(*values)
+        sent = ClientFields(flag, sys_flag, host[:host_bytes], reconsume_times, prepared_offset)
+        return LoneMessage(topic, queue_id, born_ms, body, text, client=sent)
 
     def to_batch(self, *, now_ms: int, max_body_bytes: int) -> MessageBatch:
         """Returns all of them as a batch, in the order in which they came; what is in the list stays."""
