@@ -237,6 +237,23 @@ def test_bytes_that_are_no_text_stay_as_they_are() -> None:
         assert found[1].record.body == b"buffer"
 
 
+def test_a_text_that_ends_in_zeros_is_not_taken_for_a_torn_record_after_a_kill() -> None:
+    world = World()
+    engine = world.open()
+    zeros = b"n\x01v" + bytes(300)
+    # wherever a sector of the disk begins in the text, and at the end of the log
+    sent = [BatchEntry(0, b"x" * (1 + number % 97), zeros) for number in range(300)]
+    messages = engine.client_messages()
+    add_batch(messages, encode_client_batch(sent))
+    add(messages, properties=zeros)
+    places = engine.append(messages)
+    world.cut_power()
+    engine = world.open()
+    assert engine.offsets("orders", 0)[1] == len(places) == 301
+    assert {each.record.properties_text for each in pulled(world, "orders")} == {zeros + b"\x02"}
+    engine.close()
+
+
 def test_marks_of_the_store_go_behind_the_text_of_the_client() -> None:
     messages = ClientMessages(100)
     add(messages, properties=b"TL_SEQ\x017\x02a\x01b", marks=b"TL_SEQ\x018\x02")
