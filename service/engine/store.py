@@ -92,6 +92,8 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
+        #: What groups have above their committed offsets, for who delivers to them.
+        self.delivery_states = parts.deliveries
         #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
