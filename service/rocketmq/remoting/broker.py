@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
+from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.tiering.base.clock import Clock
 
 
@@ -20,6 +21,7 @@ class Broker:
     #: ``host:port`` that clients are told.
     address: str
     clients: Clients
+    sends: SharedSends
 
     @property
     def name(self) -> str:

@@ -52,6 +52,14 @@ class Lane(StrEnum):
     """On a thread for writing."""
 
 
+class OnLaneError(Exception):
+    """Raised by a handler that has done nothing so far: it is to be called again on another lane."""
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__(lane.value)
+        self.lane = lane
+
+
 @dataclass(slots=True)
 class Answer:
     """What is answered. ``release`` is called once, when the body was sent or will never be."""
@@ -83,6 +91,8 @@ class Call:
     caller: Caller
     #: Answers it, from whatever thread; for a handler that returned None.
     reply: Callable[[Answer], object]
+    #: Where it runs.
+    lane: Lane = Lane.LOOP
 
     @property
     def code(self) -> int:

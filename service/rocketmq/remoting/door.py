@@ -36,6 +36,7 @@ from tierlog.service.rocketmq.remoting.calls import (
     Call,
     Handler,
     Lane,
+    OnLaneError,
     answer_of,
     refusal,
 )
@@ -43,7 +44,8 @@ from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
-from tierlog.service.rocketmq.remoting.handlers import membership, routes
+from tierlog.service.rocketmq.remoting.handlers import membership, routes, sending
+from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
@@ -53,7 +55,7 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (membership, routes)
+SUBJECTS = (membership, routes, sending)
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
@@ -115,7 +117,8 @@ class RemotingDoor:
         self.buffer = bytearray(_READ_BYTES)
         self.tls = None if tls is None else tls.context
         self.requires_tls = settings.serve.tls_client_ca is not None
-        self.broker = Broker(store, settings, clock, address, Clients(clock, self._tell_members))
+        sends = SharedSends(store, self.call_soon)
+        self.broker = Broker(store, settings, clock, address, Clients(clock, self._tell_members), sends)
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
         #: The places of its connections.
@@ -133,6 +136,7 @@ class RemotingDoor:
 
     def start(self) -> None:
         """Accepts connections from now on."""
+        self.broker.sends.start()
         self._thread.start()
         self._is_up.wait()
 
@@ -141,6 +145,7 @@ class RemotingDoor:
         if self._thread.is_alive():
             self.call_soon(partial(self._begin_stop, timeout_s))
             self._thread.join(timeout_s + 1)
+        self.broker.sends.stop(timeout_s)
 
     # the loop
 
@@ -241,7 +246,7 @@ class RemotingDoor:
         except Exception as error:
             reply(answer_of(error))
             return
-        call = Call(self.broker, connection, frame, caller, reply)
+        call = Call(self.broker, connection, frame, caller, reply, handler.lane)
         if frame.fault is not None:
             reply(refusal(ResponseCode.SYSTEM_ERROR, frame.fault))
         elif handler.lane is Lane.LOOP:
@@ -259,6 +264,10 @@ class RemotingDoor:
     def _answer_here(self, handler: Handler, call: Call) -> None:
         try:
             answer = handler.run(call)
+        except OnLaneError as other:
+            call.lane = other.lane
+            self._give(self._lanes[other.lane], handler, call)
+            return
         except Exception as error:
             answer = answer_of(error)
         if answer is not None:
