@@ -50,6 +50,7 @@ from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import QueueSpan
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
+from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
 
 
@@ -277,6 +278,13 @@ class Store:
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
         """Reads a queue in order as Arrow; see :meth:`Fetcher.pull_batch`."""
         return self._fetcher.pull_batch(topic, queue_id, offset, limit, columns)
+
+    def pull_records(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, max_bytes: int = RECORD_BYTES,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> contextlib.AbstractContextManager[PulledRecords]:  # fmt: skip
+        """Reads a queue in order, without decoding its records; see :meth:`Fetcher.pull_records`."""
+        return self._fetcher.pull_records(topic, queue_id, offset, limit, max_bytes=max_bytes, tag_hashes=tag_hashes)
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Returns (least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
