@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
+from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
+from tierlog.service.rocketmq.remoting.long_polls import LongPolls
+from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.tiering.base.clock import Clock
 
@@ -22,6 +25,9 @@ class Broker:
     address: str
     clients: Clients
     sends: SharedSends
+    polls: LongPolls
+    offsets: ConsumerOffsets
+    locks: QueueLocks
 
     @property
     def name(self) -> str:

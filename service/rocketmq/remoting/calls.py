@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -21,6 +21,7 @@ from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import Buffer, Connection
 from tierlog.service.rocketmq.remoting.frames import Frame
+from tierlog.service.rocketmq.remoting.long_polls import Watch
 from tierlog.tiering.base.errors import (
     AccessError,
     CapacityError,
@@ -81,10 +82,27 @@ def refusal(code: ResponseCode, remark: str) -> Answer:
     return Answer(code=code, remark=remark)
 
 
+class CallHost(Protocol):
+    """What has calls handled: the door."""
+
+    def again(self, call: Call) -> None:
+        """Has a call handled anew, on its lane; from any thread."""
+        ...
+
+    def again_when_caught_up(self, call: Call) -> None:
+        """Has a call handled anew when its client is no longer behind; from any thread."""
+        ...
+
+    def now_s(self) -> float:
+        """Returns the monotonic time."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """One request."""
 
+    host: CallHost
     broker: Broker
     connection: Connection
     frame: Frame
@@ -93,6 +111,8 @@ class Call:
     reply: Callable[[Answer], object]
     #: Where it runs.
     lane: Lane = Lane.LOOP
+    #: The time until which it waits for messages, once it has begun to.
+    until_s: float | None = None
 
     @property
     def code(self) -> int:
@@ -123,6 +143,28 @@ class Call:
     def is_true(self, name: str) -> bool:
         """Returns whether a field says true."""
         return self.frame.fields.get(name, "").lower() == "true"
+
+    def again_when_caught_up(self) -> None:
+        """Has it handled anew when the client has taken what it was sent."""
+        self.host.again_when_caught_up(self)
+
+    def waits(self, watch: Watch, wait_ms: int) -> bool:
+        """Has it handled anew when ``watch`` tells of messages, or the time is over; False if that is so already.
+
+        Raises :class:`OverloadedError` if too many wait.
+        """
+        now_s = self.host.now_s()
+        if self.until_s is None:
+            self.until_s = now_s + wait_ms / 1000
+        if self.until_s <= now_s:
+            return False
+        self.broker.polls.hold(self.connection, watch, self.until_s - now_s, self._go_on)
+        return True
+
+    def _go_on(self, may_wait: bool) -> None:
+        if not may_wait:
+            self.until_s = 0.0
+        self.host.again(self)
 
     def document(self) -> Any:
         """Returns the body, which is JSON; :class:`InvalidRequestError` otherwise."""

@@ -43,8 +43,11 @@ from tierlog.service.rocketmq.remoting.calls import (
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
+from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
-from tierlog.service.rocketmq.remoting.handlers import membership, routes, sending
+from tierlog.service.rocketmq.remoting.handlers import locking, membership, offsets, pulling, routes, sending
+from tierlog.service.rocketmq.remoting.long_polls import LongPolls
+from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
@@ -55,7 +58,7 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (membership, routes, sending)
+SUBJECTS = (locking, membership, offsets, pulling, routes, sending)
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
@@ -118,7 +121,12 @@ class RemotingDoor:
         self.tls = None if tls is None else tls.context
         self.requires_tls = settings.serve.tls_client_ca is not None
         sends = SharedSends(store, self.call_soon)
-        self.broker = Broker(store, settings, clock, address, Clients(clock, self._tell_members), sends)
+        self._polls = LongPolls(self.loop, self.call_soon, settings.serve.max_long_polls)
+        self._offsets = ConsumerOffsets(store, clock)
+        self.broker = Broker(
+            store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock),
+        )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
         #: The places of its connections.
@@ -130,7 +138,7 @@ class RemotingDoor:
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
         self._is_woken = False
-        self._is_stopping = False
+        self._is_stopping = self._is_writing_offsets = False
         self._thread = threading.Thread(target=self._run, name="tierlog-rocketmq", daemon=True)
         self._is_up = threading.Event()
 
@@ -146,6 +154,7 @@ class RemotingDoor:
             self.call_soon(partial(self._begin_stop, timeout_s))
             self._thread.join(timeout_s + 1)
         self.broker.sends.stop(timeout_s)
+        self._offsets.flush()
 
     # the loop
 
@@ -175,14 +184,26 @@ class RemotingDoor:
         for connection in list(self._connections):
             connection.look(now_s)
         self.broker.clients.expire()
+        if self._offsets.is_due and not self._is_writing_offsets:
+            self._is_writing_offsets = True
+            self._lanes[Lane.APPEND].pool.give(self._write_offsets)
         if self._server_tls is not None:
             self._server_tls.refresh()
         self.loop.call_later(_LOOK_S, self._look)
+
+    def _write_offsets(self) -> None:
+        try:
+            self._offsets.flush()
+        except Exception:
+            _LOG.exception("offsets of RocketMQ clients could not be written")
+        finally:
+            self._is_writing_offsets = False
 
     def _begin_stop(self, timeout_s: float) -> None:
         if not self._is_stopping:
             self._is_stopping = True
             self._listener.close()
+            self._polls.stop()
             for each in self.at_stop:
                 each()
             self._stop_task = self.loop.create_task(self._finish_stop(timeout_s))
@@ -229,6 +250,7 @@ class RemotingDoor:
     def closed(self, connection: Connection) -> None:
         """Forgets a connection."""
         self._connections.discard(connection)
+        self._polls.disconnected(connection)
         if connection.client_id is not None:
             self.broker.clients.disconnected(connection)
 
@@ -246,7 +268,7 @@ class RemotingDoor:
         except Exception as error:
             reply(answer_of(error))
             return
-        call = Call(self.broker, connection, frame, caller, reply, handler.lane)
+        call = Call(self, self.broker, connection, frame, caller, reply, handler.lane)
         if frame.fault is not None:
             reply(refusal(ResponseCode.SYSTEM_ERROR, frame.fault))
         elif handler.lane is Lane.LOOP:
@@ -272,6 +294,24 @@ class RemotingDoor:
             answer = answer_of(error)
         if answer is not None:
             call.reply(answer)
+
+    def again(self, call: Call) -> None:
+        """Has a call handled anew, on its lane; from any thread."""
+        self.call_soon(partial(self._again, call))
+
+    def again_when_caught_up(self, call: Call) -> None:
+        """Has a call handled anew when its client is no longer behind; from any thread."""
+        self.call_soon(lambda: call.connection.when_caught_up(partial(self._again, call)))
+
+    def now_s(self) -> float:
+        """Returns the monotonic time."""
+        return self.clock.monotonic_s()
+
+    def _again(self, call: Call) -> None:
+        if call.connection.is_closed:
+            call.reply(Answer())  # counts it as answered
+        else:
+            self._give(self._lanes[call.lane], HANDLERS[call.code], call)
 
     def _give(self, lane: _Lane, handler: Handler, call: Call) -> None:
         if lane.under_way >= lane.most:

@@ -58,7 +58,7 @@ def check_client(call: Call) -> Answer:
         raise InvalidRequestError(f"no subscription to check: {error!r}") from error
     if subscription.kind != _TAG:
         return refusal(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"expressions of the type {subscription.kind[:100]} are not supported: subscribe by tags",
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {subscription.kind[:100]}",
         )
     return Answer()
