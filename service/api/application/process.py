@@ -6,7 +6,6 @@ It opens what it serves, answers requests, and ends within 10 s of being asked t
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import signal
@@ -257,14 +256,12 @@ def _listen_hint(error: OSError) -> str:
 
 def _check_access(listener: socket.socket, control: AccessControl) -> None:
     """Refuses to listen beyond the loopback without tokens; otherwise warns that the loopback is open."""
-    host = listener.getsockname()[0]
+    control.check_listener(
+        listener.getsockname()[0],
+        hint="`tierlog token` makes one for access.tokens_file (docs/access.md), or leave --host out",
+    )
     if control.is_on:
         return
-    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        raise InvalidRequestError(
-            f"without tokens the service listens on the loopback only, not on {host}",
-            hint="`tierlog token` makes one for access.tokens_file (docs/access.md), or leave --host out",
-        )
     print(
         "tierlog: no tokens: whoever reaches this machine's loopback may do everything (docs/access.md)",
         file=sys.stderr,
