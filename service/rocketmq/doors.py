@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 
+from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.opening import door_address
@@ -64,6 +65,7 @@ class Doors:
         settings: Settings,
         control: AccessControl,
         *,
+        audit: AuditLog | None = None,
         clock: Clock | None = None,
         tell: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
     ) -> Iterator[None]:
@@ -74,7 +76,7 @@ class Doors:
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             door = RemotingDoor(
                 listening, store, settings, clock or SystemClock(),
-                address=address, control=control, tls=ServerTls.of(settings.serve),
+                address=address, control=control, audit=audit, tls=ServerTls.of(settings.serve),
             )  # fmt: skip
             door.start()
             self._opened.append(door)

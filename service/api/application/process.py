@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import logging
 import os
 import signal
@@ -126,7 +125,7 @@ def serve(
             if cluster is not None:
                 cluster.start(first_look_s=process.settings.cluster.ask_timeout_ms / 1000)
             prepare(engine)
-            with process.doors.of(engine, process.settings, process.control):
+            with process.doors.of(engine, process.settings, process.control, audit=audit):
                 process.answer(engine, audit, cluster, ready)
         finally:
             _last_resort(process.stopping)
@@ -272,15 +271,13 @@ def _listen_hint(error: OSError) -> str:
 
 def _check_access(*listeners: socket.socket, control: AccessControl) -> None:
     """Refuses to listen beyond the loopback without tokens; otherwise warns that the loopback is open."""
+    for listener in listeners:
+        control.check_listener(
+            listener.getsockname()[0],
+            hint="`tierlog token` makes one for access.tokens_file (docs/access.md), or leave --host out",
+        )
     if control.is_on:
         return
-    for listener in listeners:
-        host = listener.getsockname()[0]
-        if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-            raise InvalidRequestError(
-                f"without tokens the service listens on the loopback only, not on {host}",
-                hint="`tierlog token` makes one for access.tokens_file (docs/access.md), or leave --host out",
-            )
     print(
         "tierlog: no tokens: whoever reaches this machine's loopback may do everything (docs/access.md)",
         file=sys.stderr,

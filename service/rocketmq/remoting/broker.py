@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tierlog.service.access.audit import AuditLog
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
@@ -28,6 +29,8 @@ class Broker:
     polls: LongPolls
     offsets: ConsumerOffsets
     locks: QueueLocks
+    #: Where what tools change is recorded.
+    audit: AuditLog | None = None
 
     @property
     def name(self) -> str:

@@ -24,11 +24,12 @@ from functools import partial
 
 import uvloop
 
-from tierlog.service.access.caller import ANYBODY, Caller
+from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
+from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import (
     HANDLERS,
@@ -52,7 +53,6 @@ from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
-from tierlog.tiering.base.errors import UnauthenticatedError
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
@@ -108,12 +108,13 @@ class RemotingDoor:
         *,
         address: str,
         control: AccessControl,
+        audit: AuditLog | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         """``listening`` is bound and listens; ``address`` is what clients are told."""
         self._listening = listening
         self._settings = settings
-        self._control = control
+        self._access = SignedAccess(control, clock)
         self._server_tls = tls
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -125,7 +126,7 @@ class RemotingDoor:
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
-            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock),
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
@@ -264,7 +265,7 @@ class RemotingDoor:
             reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {frame.code} not supported"))
             return
         try:
-            caller = self._caller(frame)
+            caller = self._access.of_fields(frame.fields, frame.body, frame.version)
         except Exception as error:
             reply(answer_of(error))
             return
@@ -275,11 +276,6 @@ class RemotingDoor:
             self._answer_here(handler, call)
         else:
             self._give(self._lanes[handler.lane], handler, call)
-
-    def _caller(self, frame: Frame) -> Caller:
-        if self._control.is_on:
-            raise UnauthenticatedError("the request has no signature that is known")
-        return ANYBODY
 
     # answering
 
