@@ -19,7 +19,7 @@ from tierlog.index.search.store_search import TieredStoreSearch
 from tierlog.service.access.caller import every_topic
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.append_results import AppendedColumns
-from tierlog.service.engine.appends import Appends, IdempotencyKey
+from tierlog.service.engine.appends import AppendedMessages, Appends, IdempotencyKey
 from tierlog.service.engine.archive_mover import ArchiveReport
 from tierlog.service.engine.background import make_background
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
@@ -44,8 +44,7 @@ from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.cold.manifest.catalogue import Total
 from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
-from tierlog.tiering.message.batch import MAX_QUEUES, Message
-from tierlog.tiering.message.pending import PendingMessages
+from tierlog.tiering.message.batch import MAX_QUEUES
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import QueueSpan
@@ -106,6 +105,7 @@ class Store:
         self._appends = Appends(parts, settings, clock, self._background.appended)
         #: An empty list of messages that come one by one, for :meth:`append`.
         self.pending_messages = self._appends.pending_messages
+        self.client_messages = self._appends.client_messages
 
     @classmethod
     def open(
@@ -157,7 +157,7 @@ class Store:
 
     def append(
         self,
-        messages: Sequence[Message] | PendingMessages,
+        messages: AppendedMessages,
         durability: Durability = Durability.FLUSHED,
         key: IdempotencyKey | None = None,
     ) -> AppendedColumns:
