@@ -46,7 +46,7 @@ from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, Resp
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
-from tierlog.service.rocketmq.remoting.handlers import locking, membership, offsets, pulling, routes, sending
+from tierlog.service.rocketmq.remoting.handlers import locking, lookups, membership, offsets, pulling, routes, sending
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
@@ -58,7 +58,7 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (locking, membership, offsets, pulling, routes, sending)
+SUBJECTS = (locking, lookups, membership, offsets, pulling, routes, sending)
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
