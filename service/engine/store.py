@@ -313,6 +313,28 @@ class Store:
         found = self._hot.topics.get(topic)
         return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
 
+    def watch_until(
+        self, arrived: Callable[[], bool], notify: Callable[[], object]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Calls ``notify`` once inside the context, on another thread, when ``arrived()`` holds.
+
+        It is asked, and must be quick, when something was appended, at each flush and after :meth:`wake`.
+        """
+        return self._background.pull_waiters.watch(arrived, notify)
+
+    def wake(self) -> None:
+        """Has what is watched looked at again."""
+        self._background.pull_waiters.look()
+
+    def next_offset(self, topic: str, queue_id: int, *, catch_up: bool = False) -> int:
+        """Returns the end of a queue, as far as the log is dispatched or, with ``catch_up``, can be seen.
+
+        Raises :class:`TopicNotFoundError`.
+        """
+        if catch_up:
+            self._hot.dispatch()
+        return self._hot.next_offset(self._hot.topics.get(topic), queue_id)
+
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
         arrived = threading.Event()
