@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import RETRY_PREFIX
 from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import parse_heartbeat, parse_subscription
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.topics import RETRY_PREFIX
 from tierlog.tiering.base.errors import InvalidRequestError
 
 #: How clients that know of subscriptions by fingerprint are told that this broker does too.

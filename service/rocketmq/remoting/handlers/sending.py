@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.remoting.calls import (
     Answer,
@@ -22,8 +23,6 @@ from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.shared_sends import Sent
 from tierlog.service.rocketmq.topics import (
     AUTO_CREATE_TOPIC,
-    DEAD_LETTER_PREFIX,
-    RETRY_PREFIX,
     check_may_write,
     is_group_topic,
 )
