@@ -1,6 +1,6 @@
 """How many messages a second do clients of RocketMQ send and pull through the remoting door?
 
-``tierlog serve`` in a process of its own, and a client in another that writes frames it has made before to plain sockets
+``tierlog serve`` in a process of its own, and a client in another that writes frames made before to plain sockets
 and only counts answers, so that the service is what is measured. Sends are of ``--body`` bytes and answered when they
 are flushed: by 1 and by 64 connections that each wait for their answer, by one that has 256 requests under way, and in
 batches of 500. Pulls are of 4 MiB of records from the page cache; the peer, in turns with them, is a process that sends
@@ -121,7 +121,7 @@ def pull_all(port: int, seconds: float) -> float:
             taken += left
             while left:
                 left -= one.recv_into(buffer, min(left, len(buffer)))
-            offset = 0 if not frame.code == 0 else int(frame.fields["nextBeginOffset"])
+            offset = 0 if frame.code != 0 else int(frame.fields["nextBeginOffset"])
         return taken / (time.perf_counter() - begin) / 1e6
 
 
