@@ -186,6 +186,15 @@ class Store:
         if topic.queues > queues and not is_new:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
 
+    def make_topic(self, name: str, queues: int, *, may_make: bool | None = None) -> None:
+        """Makes a topic as its first message would, if it is not there; an existing one stays as it is.
+
+        ``may_make`` None: as ``create_topics`` says. Raises :class:`TopicNotFoundError` for one that may not be made,
+        and :class:`ConflictError` where there are ``max_topics``.
+        """
+        self._check_writable()
+        self._hot.make_topic(name, queues, may_make=self._settings.create_topics if may_make is None else may_make)
+
     def flush(self) -> None:
         """Makes everything appended so far durable, with the queues and the recovery point."""
         self._check_writable()
@@ -352,6 +361,15 @@ class Store:
     def queues_of(self, topic: str) -> int:
         """Returns how many queues a message to the topic finds; the first message makes those of a new one."""
         return self._hot.topics.queues_of(topic)
+
+    def find_queues(self, topic: str) -> int | None:
+        """Returns how many queues a topic has; None for one that is not there."""
+        found = self._hot.topics.find(topic)
+        return None if found is None else found.queues
+
+    def queue_counts(self) -> dict[str, int]:
+        """Returns every topic's number of queues, by name."""
+        return {topic.name: topic.queues for topic in self._hot.topics.listed()}
 
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
         return [
