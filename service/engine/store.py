@@ -42,6 +42,7 @@ from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
 from tierlog.tiering.base.types import Boundary, Durability, count_present
 from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.cold.manifest.catalogue import Total
+from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.message.batch import MAX_QUEUES
@@ -49,6 +50,7 @@ from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import QueueSpan
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
+from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
 
 
@@ -91,6 +93,8 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
+        #: What groups have above their committed offsets, for who delivers to them.
+        self.delivery_states = parts.deliveries
         #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
@@ -182,6 +186,15 @@ class Store:
         if topic.queues > queues and not is_new:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
 
+    def make_topic(self, name: str, queues: int, *, may_make: bool | None = None) -> None:
+        """Makes a topic as its first message would, if it is not there; an existing one stays as it is.
+
+        ``may_make`` None: as ``create_topics`` says. Raises :class:`TopicNotFoundError` for one that may not be made,
+        and :class:`ConflictError` where there are ``max_topics``.
+        """
+        self._check_writable()
+        self._hot.make_topic(name, queues, may_make=self._settings.create_topics if may_make is None else may_make)
+
     def flush(self) -> None:
         """Makes everything appended so far durable, with the queues and the recovery point."""
         self._check_writable()
@@ -269,6 +282,13 @@ class Store:
         """Reads a queue in order as Arrow; see :meth:`Fetcher.pull_batch`."""
         return self._fetcher.pull_batch(topic, queue_id, offset, limit, columns)
 
+    def pull_records(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, max_bytes: int = RECORD_BYTES,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> contextlib.AbstractContextManager[PulledRecords]:  # fmt: skip
+        """Reads a queue in order, without decoding its records; see :meth:`Fetcher.pull_records`."""
+        return self._fetcher.pull_records(topic, queue_id, offset, limit, max_bytes=max_bytes, tag_hashes=tag_hashes)
+
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Returns (least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
         return self._fetcher.offsets(topic, queue_id)
@@ -283,6 +303,10 @@ class Store:
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
 
+    def hides(self, record: Record) -> bool:
+        """Whether an erasure hides a record, or its topic was deleted since."""
+        return self._known.current().hides(record)
+
     def shown_message(
         self, message_id: str, show: Callable[[StoredMessage], dict[str, Any]], store_id: str | None = None
     ) -> dict[str, Any]:
@@ -295,6 +319,28 @@ class Store:
         """Calls ``notify`` once inside the context, on another thread, when ``offset`` may be readable."""
         found = self._hot.topics.get(topic)
         return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
+
+    def watch_until(
+        self, arrived: Callable[[], bool], notify: Callable[[], object]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Calls ``notify`` once inside the context, on another thread, when ``arrived()`` holds.
+
+        It is asked, and must be quick, when something was appended, at each flush and after :meth:`wake`.
+        """
+        return self._background.pull_waiters.watch(arrived, notify)
+
+    def wake(self) -> None:
+        """Has what is watched looked at again."""
+        self._background.pull_waiters.look()
+
+    def next_offset(self, topic: str, queue_id: int, *, catch_up: bool = False) -> int:
+        """Returns the end of a queue, as far as the log is dispatched or, with ``catch_up``, can be seen.
+
+        Raises :class:`TopicNotFoundError`.
+        """
+        if catch_up:
+            self._hot.dispatch()
+        return self._hot.next_offset(self._hot.topics.get(topic), queue_id)
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
@@ -315,6 +361,15 @@ class Store:
     def queues_of(self, topic: str) -> int:
         """Returns how many queues a message to the topic finds; the first message makes those of a new one."""
         return self._hot.topics.queues_of(topic)
+
+    def find_queues(self, topic: str) -> int | None:
+        """Returns how many queues a topic has; None for one that is not there."""
+        found = self._hot.topics.find(topic)
+        return None if found is None else found.queues
+
+    def queue_counts(self) -> dict[str, int]:
+        """Returns every topic's number of queues, by name."""
+        return {topic.name: topic.queues for topic in self._hot.topics.listed()}
 
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
         return [
