@@ -125,8 +125,9 @@ class WrittenStore:
                 else:
                     batch = [first]
                     messages.add(
-                        first.topic, first.queue_id, first.body, _text_of(first) + b"WAIT\x01true", flag=-5, sys_flag=0x2,
-                        born_ms=born_ms, born_host=encode_host(ip, 54321), reconsume_times=16, prepared_offset=77,
+                        first.topic, first.queue_id, first.body, _text_of(first) + b"WAIT\x01true", flag=-5,
+                        sys_flag=0x2, born_ms=born_ms, born_host=encode_host(ip, 54321), reconsume_times=16,
+                        prepared_offset=77,
                     )  # fmt: skip
                 sent += [(one, f"{host}:54321") for one in batch]
             placed = self.engine.append(messages)
@@ -375,7 +376,8 @@ def _killed_after_removal(folder: Path, seed: int) -> JudgedStore:
 BUILDERS: dict[str, Callable[[Path, int], JudgedStore]] = {
     builder.__name__.removeprefix("_"): builder
     for builder in (
-        _clean, _ipv6_host, _from_clients, _from_clients_with_checksums, _record_checksums, _nothing_sent, _large_bodies, _rolled_last, _first_segments_removed,
+        _clean, _ipv6_host, _from_clients, _from_clients_with_checksums, _record_checksums, _nothing_sent,
+        _large_bodies, _rolled_last, _first_segments_removed,
         _killed, _killed_before_dispatch, _killed_before_the_first_checkpoint, _killed_after_a_roll,
         _killed_after_removal, _killed_in_a_record, _recovered_from_a_torn_record, _classic_index,
         _classic_index_after_removal, _killed_with_classic_index,
