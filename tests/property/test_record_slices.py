@@ -24,11 +24,11 @@ TOPIC = array(b"orders")
 NAMES = ("", "A", "B", "\u00e4")
 MOST = SliceBounds(1000, 1 << 20, 1000, 1 << 20)
 #: What a record is like: one of these, or as the others are.
-KINDS: tuple[dict[str, object], ...] = (
+KINDS: list[dict[str, object]] = [
     *({},) * 10, {"topic": "order5"}, {"queue_id": QUEUE + 1}, {"sys_flag": int(SysFlag.TRANSACTION_PREPARED)},
     {"sys_flag": int(SysFlag.TRANSACTION_COMMIT)}, {"version": RecordVersion.V2}, {"store_host": STORE_HOST_V6},
     {"body": b""}, {"body": b"b" * 500}, {"queue_offset": FIRST}, {"store_ms": FROM_MS - 1},
-)  # fmt: skip
+]  # fmt: skip
 
 _RECORDS = st.lists(
     st.tuples(st.sampled_from(KINDS), st.sampled_from(NAMES), st.booleans(), st.integers(0, 1)), min_size=1, max_size=8
@@ -58,7 +58,7 @@ class PlainSlices:
     hashes: frozenset[int] | None
     found: list[Record] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
-    bytes: int = 0
+    found_bytes: int = 0
     looked_at: int = 0
     read_bytes: int = 0
     is_stopped: bool = False
@@ -70,11 +70,11 @@ class PlainSlices:
         return self.is_stopped or is_over or self.read_bytes > most.read_bytes
 
     def add(self, position: int, found: Record) -> bool:
-        if self.found and self.bytes + found.size > self.most.bytes:
+        if self.found and self.found_bytes + found.size > self.most.bytes:
             self.is_stopped = True
             return False
         self.found.append(found)
-        self.bytes += found.size
+        self.found_bytes += found.size
         is_neighbour = bool(self.spans) and self.spans[-1][1] == position
         start = self.spans.pop()[0] if is_neighbour else position
         self.spans.append((start, position + found.size))
@@ -182,7 +182,7 @@ def test_units_lead_to_the_slices_of_a_plain_walk(
     expected = plain.of_units(units, log, begin)
     passed, spans = slices.add_units(rows, array(log), BASE, begin=begin, topic=TOPIC, queue_id=QUEUE, first=FIRST)
     assert (passed, list(spans)) == (expected, plain.spans)
-    assert (slices.records, slices.bytes, slices.is_full) == (len(plain.found), plain.bytes, plain.is_full)
+    assert (slices.records, slices.bytes, slices.is_full) == (len(plain.found), plain.found_bytes, plain.is_full)
 
 
 @settings(max_examples=300)
@@ -213,7 +213,7 @@ def test_frames_hold_the_slices_of_a_plain_walk(
     )
     assert (*place, next_offset) == expected
     assert list(spans) == plain.spans
-    assert (slices.records, slices.bytes, slices.is_full) == (len(plain.found), plain.bytes, plain.is_full)
+    assert (slices.records, slices.bytes, slices.is_full) == (len(plain.found), plain.found_bytes, plain.is_full)
 
 
 def test_what_was_looked_at_plainly_counts_too() -> None:
