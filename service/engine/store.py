@@ -93,6 +93,8 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
+        #: What groups have above their committed offsets, for who delivers to them.
+        self.delivery_states = parts.deliveries
         #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
@@ -183,6 +185,15 @@ class Store:
         topic = self._hot.create_topic(name, queues)
         if topic.queues > queues and not is_new:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
+
+    def make_topic(self, name: str, queues: int, *, may_make: bool | None = None) -> None:
+        """Makes a topic as its first message would, if it is not there; an existing one stays as it is.
+
+        ``may_make`` None: as ``create_topics`` says. Raises :class:`TopicNotFoundError` for one that may not be made,
+        and :class:`ConflictError` where there are ``max_topics``.
+        """
+        self._check_writable()
+        self._hot.make_topic(name, queues, may_make=self._settings.create_topics if may_make is None else may_make)
 
     def flush(self) -> None:
         """Makes everything appended so far durable, with the queues and the recovery point."""
@@ -309,6 +320,28 @@ class Store:
         found = self._hot.topics.get(topic)
         return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
 
+    def watch_until(
+        self, arrived: Callable[[], bool], notify: Callable[[], object]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Calls ``notify`` once inside the context, on another thread, when ``arrived()`` holds.
+
+        It is asked, and must be quick, when something was appended, at each flush and after :meth:`wake`.
+        """
+        return self._background.pull_waiters.watch(arrived, notify)
+
+    def wake(self) -> None:
+        """Has what is watched looked at again."""
+        self._background.pull_waiters.look()
+
+    def next_offset(self, topic: str, queue_id: int, *, catch_up: bool = False) -> int:
+        """Returns the end of a queue, as far as the log is dispatched or, with ``catch_up``, can be seen.
+
+        Raises :class:`TopicNotFoundError`.
+        """
+        if catch_up:
+            self._hot.dispatch()
+        return self._hot.next_offset(self._hot.topics.get(topic), queue_id)
+
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
         arrived = threading.Event()
@@ -328,6 +361,15 @@ class Store:
     def queues_of(self, topic: str) -> int:
         """Returns how many queues a message to the topic finds; the first message makes those of a new one."""
         return self._hot.topics.queues_of(topic)
+
+    def find_queues(self, topic: str) -> int | None:
+        """Returns how many queues a topic has; None for one that is not there."""
+        found = self._hot.topics.find(topic)
+        return None if found is None else found.queues
+
+    def queue_counts(self) -> dict[str, int]:
+        """Returns every topic's number of queues, by name."""
+        return {topic.name: topic.queues for topic in self._hot.topics.listed()}
 
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
         return [
