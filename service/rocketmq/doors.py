@@ -86,6 +86,12 @@ class Doors:
         finally:
             self.stop()
 
+    @property
+    def remoting(self) -> RemotingDoor:
+        """The remoting door, which is open."""
+        (door,) = self._opened
+        return door
+
     def stop(self) -> None:
         """Closes the doors, answering what is in work. Idempotent."""
         for door in self._opened:

@@ -134,7 +134,8 @@ class RemotingDoor:
         self.places = Connections(settings.rocketmq.max_connections)
         self._limits = _limits(settings)
         self._lanes = _lanes(settings.serve)
-        self._connections: set[Connection] = set()
+        #: What is connected; on the loop only.
+        self.connections: set[Connection] = set()
         self._in_work = 0
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
@@ -178,11 +179,11 @@ class RemotingDoor:
         await self._stopped.wait()
 
     def _opened(self, accepted: socket.socket, place: ConnectionSlot) -> None:
-        self._connections.add(Connection(accepted, place, self, self._limits))
+        self.connections.add(Connection(accepted, place, self, self._limits))
 
     def _look(self) -> None:
         now_s = self.clock.monotonic_s()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.look(now_s)
         self.broker.clients.expire()
         if self._offsets.is_due and not self._is_writing_offsets:
@@ -215,13 +216,13 @@ class RemotingDoor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s / 2):
                     await self._idle.wait()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s / 2):
-                while self._connections:
+                while self.connections:
                     await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         self._stopped.set()
 
@@ -250,7 +251,7 @@ class RemotingDoor:
 
     def closed(self, connection: Connection) -> None:
         """Forgets a connection."""
-        self._connections.discard(connection)
+        self.connections.discard(connection)
         self._polls.disconnected(connection)
         if connection.client_id is not None:
             self.broker.clients.disconnected(connection)
