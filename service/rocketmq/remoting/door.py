@@ -44,7 +44,15 @@ from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
-from tierlog.service.rocketmq.remoting.handlers import membership, routes
+from tierlog.service.rocketmq.remoting.handlers import (
+    broker_tools,
+    client_tools,
+    group_tools,
+    membership,
+    routes,
+    topic_tools,
+)
+from tierlog.service.rocketmq.remoting.refusals import why_refused
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
@@ -53,7 +61,7 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (membership, routes)
+SUBJECTS = (broker_tools, client_tools, group_tools, membership, routes, topic_tools)
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
@@ -116,7 +124,7 @@ class RemotingDoor:
         self.buffer = bytearray(_READ_BYTES)
         self.tls = None if tls is None else tls.context
         self.requires_tls = settings.serve.tls_client_ca is not None
-        self.broker = Broker(store, settings, clock, address, Clients(clock, self._tell_members), audit)
+        self.broker = Broker(store, settings, clock, address, Clients(clock, self._tell_members), audit, self.call_soon)
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
         #: The places of its connections.
@@ -235,7 +243,7 @@ class RemotingDoor:
         reply = partial(self._reply, connection, frame, size)
         handler = HANDLERS.get(frame.code)
         if handler is None:
-            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {frame.code} not supported"))
+            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_refused(frame.code)))
             return
         try:
             caller = self._access.of_fields(frame.fields, frame.body, frame.version)
