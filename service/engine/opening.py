@@ -52,8 +52,8 @@ from tierlog.tiering.read.fetcher import Fetcher
 from tierlog.tiering.rocketmq.adoption import adopt, is_broker_store, refuse_writing
 from tierlog.tiering.rocketmq.check import BrokerStore
 
-# The store host that goes into every record: the setting ``advertise``, else where RocketMQ's clients find the store, as
-# they look for a message where its id says, else this machine's first own address.
+# The store host that goes into every record: the setting ``advertise``, else where RocketMQ's clients find the store,
+# as they look for a message where its id says, else this machine's first own address.
 
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
 

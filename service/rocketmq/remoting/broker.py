@@ -9,6 +9,10 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
+from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
+from tierlog.service.rocketmq.remoting.long_polls import LongPolls
+from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
+from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.tiering.base.clock import Clock
 
 
@@ -22,6 +26,10 @@ class Broker:
     #: ``host:port`` that clients are told.
     address: str
     clients: Clients
+    sends: SharedSends
+    polls: LongPolls
+    offsets: ConsumerOffsets
+    locks: QueueLocks
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
     #: Runs something on the thread of the connections; from any thread.

@@ -1,8 +1,8 @@
 """Requests and their answers, and the one table of what answers which code.
 
-A handler is a plain function of a :class:`Call`, declared by :func:`handles` with the lane on which it runs. It returns
-its :class:`Answer`, or None after it has seen to it that :meth:`Call.reply` is called later, once. Errors of the store
-become answers in one place, :func:`answer_of`.
+A handler is a plain function of a :class:`RemotingCall`, declared by :func:`handles` with the lane on which it runs. It
+returns its :class:`RemotingAnswer`, or None after it has seen to it that :meth:`RemotingCall.reply` is called later,
+once. Errors of the store become answers in one place, :func:`answer_of`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -23,6 +23,7 @@ from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import Buffer, Connection
 from tierlog.service.rocketmq.remoting.frames import Frame
+from tierlog.service.rocketmq.remoting.long_polls import Watch
 from tierlog.tiering.base.errors import (
     AccessError,
     CapacityError,
@@ -43,7 +44,7 @@ _INT64_RANGE = range(-(1 << 63), 1 << 63)
 _MOST_REMARK = 4_000
 
 
-class Lane(StrEnum):
+class CallLane(StrEnum):
     """Where a handler runs."""
 
     LOOP = "loop"
@@ -54,8 +55,16 @@ class Lane(StrEnum):
     """On a thread for writing."""
 
 
+class OnLaneError(Exception):
+    """Raised by a handler that has done nothing so far: it is to be called again on another lane."""
+
+    def __init__(self, lane: CallLane) -> None:
+        super().__init__(lane.value)
+        self.lane = lane
+
+
 @dataclass(slots=True)
-class Answer:
+class RemotingAnswer:
     """What is answered. ``release`` is called once, when the body was sent or will never be."""
 
     fields: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
@@ -65,26 +74,47 @@ class Answer:
     release: Callable[[], object] | None = None
 
     @classmethod
-    def of_json(cls, document: Any) -> Answer:
+    def of_json(cls, document: Any) -> RemotingAnswer:
         """Answers with a JSON body, without blanks."""
         return cls(body=orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS))
 
 
-def refusal(code: ResponseCode, remark: str) -> Answer:
+def refusal(code: ResponseCode, remark: str) -> RemotingAnswer:
     """Answers with a code and why."""
-    return Answer(code=code, remark=remark)
+    return RemotingAnswer(code=code, remark=remark)
+
+
+class CallHost(Protocol):
+    """What has calls handled: the door."""
+
+    def again(self, call: RemotingCall) -> None:
+        """Has a call handled anew, on its lane; from any thread."""
+        ...
+
+    def again_when_caught_up(self, call: RemotingCall) -> None:
+        """Has a call handled anew when its client is no longer behind; from any thread."""
+        ...
+
+    def now_s(self) -> float:
+        """Returns the monotonic time."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class RemotingCall:
     """One request."""
 
+    host: CallHost
     broker: Broker
     connection: Connection
     frame: Frame
     caller: Caller
     #: Answers it, from whatever thread; for a handler that returned None.
-    reply: Callable[[Answer], object]
+    reply: Callable[[RemotingAnswer], object]
+    #: Where it runs.
+    lane: CallLane = CallLane.LOOP
+    #: The time until which it waits for messages, once it has begun to.
+    until_s: float | None = None
 
     @property
     def code(self) -> int:
@@ -115,6 +145,28 @@ class Call:
     def is_true(self, name: str) -> bool:
         """Returns whether a field says true."""
         return self.frame.fields.get(name, "").lower() == "true"
+
+    def again_when_caught_up(self) -> None:
+        """Has it handled anew when the client has taken what it was sent."""
+        self.host.again_when_caught_up(self)
+
+    def waits(self, watch: Watch, wait_ms: int) -> bool:
+        """Has it handled anew when ``watch`` tells of messages, or the time is over; False if that is so already.
+
+        Raises :class:`OverloadedError` if too many wait.
+        """
+        now_s = self.host.now_s()
+        if self.until_s is None:
+            self.until_s = now_s + wait_ms / 1000
+        if self.until_s <= now_s:
+            return False
+        self.broker.polls.hold(self.connection, watch, self.until_s - now_s, self._go_on)
+        return True
+
+    def _go_on(self, may_wait: bool) -> None:
+        if not may_wait:
+            self.until_s = 0.0
+        self.host.again(self)
 
     def document(self) -> Any:
         """Returns the body, which is JSON; :class:`InvalidRequestError` otherwise."""
@@ -153,17 +205,17 @@ def parse_document(body: bytes) -> Any:
 class Handler:
     """What answers a code."""
 
-    run: Callable[[Call], Answer | None]
-    lane: Lane
+    run: Callable[[RemotingCall], RemotingAnswer | None]
+    lane: CallLane
 
 
 #: Every code that is answered.
 HANDLERS: dict[int, Handler] = {}
 
-_Run = TypeVar("_Run", bound=Callable[[Call], Answer | None])
+_Run = TypeVar("_Run", bound=Callable[[RemotingCall], RemotingAnswer | None])
 
 
-def handles(*codes: RequestCode, lane: Lane) -> Callable[[_Run], _Run]:
+def handles(*codes: RequestCode, lane: CallLane) -> Callable[[_Run], _Run]:
     """Declares a function as the answer to some codes."""
 
     def declare(run: _Run) -> _Run:
@@ -189,7 +241,7 @@ _CODES: Sequence[tuple[type[StoreError], ResponseCode]] = (
 )
 
 
-def answer_of(error: BaseException) -> Answer:
+def answer_of(error: BaseException) -> RemotingAnswer:
     """Answers with the code for an error; what is no error of the store is logged, and told to nobody."""
     if isinstance(error, StoreError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), ResponseCode.SYSTEM_ERROR)

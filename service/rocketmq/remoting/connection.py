@@ -234,7 +234,7 @@ class Connection:
         return self._out.waiting > BEHIND_BYTES
 
     def when_caught_up(self, go_on: Callable[[], None]) -> None:
-        """Calls ``go_on`` when the client is no longer behind, or not at all if it is gone before."""
+        """Calls ``go_on`` when the client is no longer behind, or gone."""
         if self.is_behind:
             self._when_caught_up.append(go_on)
         else:
@@ -404,9 +404,10 @@ class Connection:
         self._owner.took(-self._reader.held_bytes)
         self._reader = FrameReader(0)
         self._out.drop()
-        self._when_caught_up.clear()
         asked, self._asked = self._asked, {}
         self._owner.closed(self)
+        while self._when_caught_up:
+            self._when_caught_up.popleft()()
         for _, answered in asked.values():
             answered(None)
 

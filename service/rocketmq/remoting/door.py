@@ -33,26 +33,36 @@ from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import (
     HANDLERS,
-    Answer,
-    Call,
+    CallLane,
     Handler,
-    Lane,
+    OnLaneError,
+    RemotingAnswer,
+    RemotingCall,
     answer_of,
     refusal,
 )
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
+from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
 from tierlog.service.rocketmq.remoting.handlers import (
     broker_tools,
     client_tools,
     group_tools,
+    locking,
+    lookups,
     membership,
+    offsets,
+    pulling,
     routes,
+    sending,
     topic_tools,
 )
+from tierlog.service.rocketmq.remoting.long_polls import LongPolls
+from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.refusals import why_refused
+from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
@@ -61,7 +71,10 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (broker_tools, client_tools, group_tools, membership, routes, topic_tools)
+SUBJECTS = (
+    broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, pulling, routes, sending,
+    topic_tools,
+)  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
@@ -124,7 +137,13 @@ class RemotingDoor:
         self.buffer = bytearray(_READ_BYTES)
         self.tls = None if tls is None else tls.context
         self.requires_tls = settings.serve.tls_client_ca is not None
-        self.broker = Broker(store, settings, clock, address, Clients(clock, self._tell_members), audit, self.call_soon)
+        sends = SharedSends(store, self.call_soon)
+        self._polls = LongPolls(self.loop, self.call_soon, settings.serve.max_long_polls)
+        self._offsets = ConsumerOffsets(store, clock)
+        self.broker = Broker(
+            store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit, call_soon=self.call_soon,
+        )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
         #: The places of its connections.
@@ -136,12 +155,13 @@ class RemotingDoor:
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
         self._is_woken = False
-        self._is_stopping = False
+        self._is_stopping = self._is_writing_offsets = False
         self._thread = threading.Thread(target=self._run, name="tierlog-rocketmq", daemon=True)
         self._is_up = threading.Event()
 
     def start(self) -> None:
         """Accepts connections from now on."""
+        self.broker.sends.start()
         self._thread.start()
         self._is_up.wait()
 
@@ -150,6 +170,8 @@ class RemotingDoor:
         if self._thread.is_alive():
             self.call_soon(partial(self._begin_stop, timeout_s))
             self._thread.join(timeout_s + 1)
+        self.broker.sends.stop(timeout_s)
+        self._offsets.flush()
 
     # the loop
 
@@ -179,14 +201,26 @@ class RemotingDoor:
         for connection in list(self._connections):
             connection.look(now_s)
         self.broker.clients.expire()
+        if self._offsets.is_due and not self._is_writing_offsets:
+            self._is_writing_offsets = True
+            self._lanes[CallLane.APPEND].pool.give(self._write_offsets)
         if self._server_tls is not None:
             self._server_tls.refresh()
         self.loop.call_later(_LOOK_S, self._look)
+
+    def _write_offsets(self) -> None:
+        try:
+            self._offsets.flush()
+        except Exception:
+            _LOG.exception("offsets of RocketMQ clients could not be written")
+        finally:
+            self._is_writing_offsets = False
 
     def _begin_stop(self, timeout_s: float) -> None:
         if not self._is_stopping:
             self._is_stopping = True
             self._listener.close()
+            self._polls.stop()
             for each in self.at_stop:
                 each()
             self._stop_task = self.loop.create_task(self._finish_stop(timeout_s))
@@ -233,6 +267,7 @@ class RemotingDoor:
     def closed(self, connection: Connection) -> None:
         """Forgets a connection."""
         self._connections.discard(connection)
+        self._polls.disconnected(connection)
         if connection.client_id is not None:
             self.broker.clients.disconnected(connection)
 
@@ -250,25 +285,47 @@ class RemotingDoor:
         except Exception as error:
             reply(answer_of(error))
             return
-        call = Call(self.broker, connection, frame, caller, reply)
+        call = RemotingCall(self, self.broker, connection, frame, caller, reply, handler.lane)
         if frame.fault is not None:
             reply(refusal(ResponseCode.SYSTEM_ERROR, frame.fault))
-        elif handler.lane is Lane.LOOP:
+        elif handler.lane is CallLane.LOOP:
             self._answer_here(handler, call)
         else:
             self._give(self._lanes[handler.lane], handler, call)
 
     # answering
 
-    def _answer_here(self, handler: Handler, call: Call) -> None:
+    def _answer_here(self, handler: Handler, call: RemotingCall) -> None:
         try:
             answer = handler.run(call)
+        except OnLaneError as other:
+            call.lane = other.lane
+            self._give(self._lanes[other.lane], handler, call)
+            return
         except Exception as error:
             answer = answer_of(error)
         if answer is not None:
             call.reply(answer)
 
-    def _give(self, lane: _Lane, handler: Handler, call: Call) -> None:
+    def again(self, call: RemotingCall) -> None:
+        """Has a call handled anew, on its lane; from any thread."""
+        self.call_soon(partial(self._again, call))
+
+    def again_when_caught_up(self, call: RemotingCall) -> None:
+        """Has a call handled anew when its client is no longer behind; from any thread."""
+        self.call_soon(lambda: call.connection.when_caught_up(partial(self._again, call)))
+
+    def now_s(self) -> float:
+        """Returns the monotonic time."""
+        return self.clock.monotonic_s()
+
+    def _again(self, call: RemotingCall) -> None:
+        if call.connection.is_closed:
+            call.reply(RemotingAnswer())  # counts it as answered
+        else:
+            self._give(self._lanes[call.lane], HANDLERS[call.code], call)
+
+    def _give(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         if lane.under_way >= lane.most:
             call.reply(
                 refusal(
@@ -285,7 +342,7 @@ class RemotingDoor:
             lane.under_way -= 1
             call.reply(refusal(ResponseCode.SYSTEM_BUSY, "no thread could be started"))
 
-    def _work(self, lane: _Lane, handler: Handler, call: Call) -> None:
+    def _work(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         try:
             with through_gate(lane.gate):
                 answer = handler.run(call)
@@ -299,20 +356,20 @@ class RemotingDoor:
         if answer is not None:
             call.reply(answer)
 
-    def _move(self, lane: _Lane, cold: _Lane, handler: Handler, call: Call) -> None:
+    def _move(self, lane: _Lane, cold: _Lane, handler: Handler, call: RemotingCall) -> None:
         lane.under_way -= 1
         self._give(cold, handler, call)
 
     def _left(self, lane: _Lane) -> None:
         lane.under_way -= 1
 
-    def _reply(self, connection: Connection, frame: Frame, size: int, answer: Answer) -> None:
+    def _reply(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if threading.current_thread() is self._thread:
             self._send(connection, frame, size, answer)
         else:
             self.call_soon(partial(self._send, connection, frame, size, answer))
 
-    def _send(self, connection: Connection, frame: Frame, size: int, answer: Answer) -> None:
+    def _send(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if not frame.is_oneway and not connection.is_closed:
             parts = [answer.body] if isinstance(answer.body, bytes | memoryview) else list(answer.body)
             head = Frame(
@@ -358,7 +415,7 @@ def _limits(settings: Settings) -> ConnectionLimits:
     )  # fmt: skip
 
 
-def _lanes(settings: ServeSettings) -> dict[Lane, _Lane]:
+def _lanes(settings: ServeSettings) -> dict[CallLane, _Lane]:
     def lane(name: str, threads: int, most: int, setting: str) -> _Lane:
         return _Lane(name, WorkerPool(threads, f"tierlog-rocketmq-{name}", linger_s=_LINGER_S), most, setting)
 
@@ -366,4 +423,4 @@ def _lanes(settings: ServeSettings) -> dict[Lane, _Lane]:
     read.gate = _NoArchive(0, "")
     read.cold = lane("archive", settings.read_threads, settings.max_reads, "serve.max_reads")
     append = lane("append", settings.append_threads, settings.max_appends, "serve.max_appends")
-    return {Lane.READ: read, Lane.APPEND: append}
+    return {CallLane.READ: read, CallLane.APPEND: append}

@@ -10,7 +10,8 @@ offset size type   field            meaning
 Total 8. Then the header. A JSON header is an object with ``code``, ``opaque``, ``flag``, ``language``, ``version``,
 ``remark`` and ``extFields``, written without blanks, as the Go client finds its values by place. A ROCKETMQ header is
 ``code`` int16, language int8, version int16, opaque int32, flag int32, the remark with a length of int32, and the
-length of all fields as int32 with the fields behind it: a name with a length of int16 and a value with one of int32, each.
+length of all fields as int32 with the fields behind it: a name with a length of int16 and a value with one of int32,
+each.
 
 Who asks chooses the form, and is answered in it. Whatever comes is read as foreign: a length that cannot be is
 :class:`InvalidRequestError`, after which nobody knows where the next frame begins, and a header without a code and an

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.frames import PROTOCOL_VERSION
 
@@ -11,8 +11,8 @@ from tierlog.service.rocketmq.remoting.frames import PROTOCOL_VERSION
 _VERSION_NAME = "V5_4_0"
 
 
-@handles(RequestCode.GET_BROKER_RUNTIME_INFO, lane=Lane.READ)
-def runtime_info(call: Call) -> Answer:
+@handles(RequestCode.GET_BROKER_RUNTIME_INFO, lane=CallLane.READ)
+def runtime_info(call: RemotingCall) -> RemotingAnswer:
     """Answers with the store's numbers, under RocketMQ's names where it has the same.
 
     Rates are left out, which tools show as 0: the service's metrics have them.
@@ -37,27 +37,27 @@ def runtime_info(call: Call) -> Answer:
     table |= {f"tierlog.{name}": _text(value) for name, value in stats.items() if isinstance(value, int | str)}
     if not call.caller.is_unlimited:
         table.pop("tierlog.cold_url", None)
-    return Answer.of_json({"table": dict(sorted(table.items()))})
+    return RemotingAnswer.of_json({"table": dict(sorted(table.items()))})
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@handles(RequestCode.VIEW_BROKER_STATS_DATA, lane=Lane.LOOP)
-def stats_of(call: Call) -> Answer:
+@handles(RequestCode.VIEW_BROKER_STATS_DATA, lane=CallLane.LOOP)
+def stats_of(call: RemotingCall) -> RemotingAnswer:
     """Says that there are no rates by topic or group, in the form in which tools take it for none yet."""
     name, key = call.text("statsName")[:100], call.text("statsKey")[:300]
     return refusal(ResponseCode.SYSTEM_ERROR, f"the stats <{name}> <{key}> do not exist")
 
 
-@handles(RequestCode.GET_KV_CONFIG, RequestCode.GET_KVLIST_BY_NAMESPACE, lane=Lane.LOOP)
-def key_values(call: Call) -> Answer:
+@handles(RequestCode.GET_KV_CONFIG, RequestCode.GET_KVLIST_BY_NAMESPACE, lane=CallLane.LOOP)
+def key_values(call: RemotingCall) -> RemotingAnswer:
     """Says that a nameserver's key-value pairs are not there: there are none."""
     return refusal(ResponseCode.QUERY_NOT_FOUND, f"no key-value pairs of {call.text('namespace')[:300]!r}")
 
 
-@handles(RequestCode.DELETE_KV_CONFIG, lane=Lane.LOOP)
-def delete_key_value(call: Call) -> Answer:
+@handles(RequestCode.DELETE_KV_CONFIG, lane=CallLane.LOOP)
+def delete_key_value(call: RemotingCall) -> RemotingAnswer:
     """Says that a pair is not there any more; tools that delete a topic ask for it."""
-    return Answer()
+    return RemotingAnswer()

@@ -14,7 +14,7 @@ from typing import Any
 from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.access import SIGNING_FIELDS
 from tierlog.service.rocketmq.remoting import java_json
-from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import Member
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.frames import Frame
@@ -27,8 +27,8 @@ from tierlog.tiering.format.record import encode_record
 _ASK_S = 10
 
 
-@handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, lane=Lane.READ)
-def consumer_connections(call: Call) -> Answer:
+@handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, lane=CallLane.READ)
+def consumer_connections(call: RemotingCall) -> RemotingAnswer:
     """Answers with the members of a group and what they read."""
     group = call.text("consumerGroup")
     members = call.broker.clients.consumers(group)
@@ -49,22 +49,22 @@ def consumer_connections(call: Call) -> Answer:
         "messageModel": info and info.message_model,
         "subscriptionTable": {topic: subscription_json(one) for topic, one in newest.items()},
     }
-    return Answer.of_json(document)
+    return RemotingAnswer.of_json(document)
 
 
-@handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, lane=Lane.LOOP)
-def producer_connections(call: Call) -> Answer:
+@handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, lane=CallLane.LOOP)
+def producer_connections(call: RemotingCall) -> RemotingAnswer:
     """Answers with the clients of a group of producers."""
     call.caller.check_everywhere(Scope.READ)
     group = call.text("producerGroup")
     members = call.broker.clients.producers(group)
     if not members:
         return refusal(ResponseCode.SYSTEM_ERROR, f"the producer group {group[:300]!r} does not exist")
-    return Answer.of_json({"connectionSet": _connections(members)})
+    return RemotingAnswer.of_json({"connectionSet": _connections(members)})
 
 
-@handles(RequestCode.GET_ALL_PRODUCER_INFO, lane=Lane.LOOP)
-def producers(call: Call) -> Answer:
+@handles(RequestCode.GET_ALL_PRODUCER_INFO, lane=CallLane.LOOP)
+def producers(call: RemotingCall) -> RemotingAnswer:
     """Answers with all producers, by group."""
     call.caller.check_everywhere(Scope.READ)
     clients, now_ms = call.broker.clients, call.broker.clock.now_ms()
@@ -82,7 +82,7 @@ def producers(call: Call) -> Answer:
         ]
         for group in clients.producer_groups()
     }
-    return Answer.of_json({"data": data})
+    return RemotingAnswer.of_json({"data": data})
 
 
 def _connections(members: Iterable[Member]) -> list[dict[str, Any]]:
@@ -100,15 +100,15 @@ def _connections(members: Iterable[Member]) -> list[dict[str, Any]]:
 # Through the broker.
 
 
-@handles(RequestCode.GET_CONSUMER_RUNNING_INFO, lane=Lane.LOOP)
-def running_info(call: Call) -> Answer | None:
+@handles(RequestCode.GET_CONSUMER_RUNNING_INFO, lane=CallLane.LOOP)
+def running_info(call: RemotingCall) -> RemotingAnswer | None:
     """Hands on what a consumer says of itself."""
     call.caller.check_everywhere(Scope.READ)
     return _hand_on(call, call.frame.body)
 
 
-@handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, lane=Lane.READ)
-def consume_directly(call: Call) -> Answer | None:
+@handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, lane=CallLane.READ)
+def consume_directly(call: RemotingCall) -> RemotingAnswer | None:
     """Gives one message to one consumer, and hands on what it says."""
     found = call.broker.store.message(call.text("msgId"))
     call.caller.check(Scope.READ, found.record.topic)
@@ -117,13 +117,13 @@ def consume_directly(call: Call) -> Answer | None:
     return None
 
 
-def _hand_on_later(call: Call, body: bytes, more: dict[str, str]) -> None:
+def _hand_on_later(call: RemotingCall, body: bytes, more: dict[str, str]) -> None:
     answer = _hand_on(call, body, more)
     if answer is not None:
         call.reply(answer)
 
 
-def _hand_on(call: Call, body: bytes, more: dict[str, str] | None = None) -> Answer | None:
+def _hand_on(call: RemotingCall, body: bytes, more: dict[str, str] | None = None) -> RemotingAnswer | None:
     """Asks the client that is meant; to be called on the loop."""
     member = _member(call)
     if member is None:
@@ -134,7 +134,7 @@ def _hand_on(call: Call, body: bytes, more: dict[str, str] | None = None) -> Ans
         if frame is None:
             call.reply(refusal(ResponseCode.CONSUME_MSG_TIMEOUT, "the consumer does not answer"))
         else:
-            call.reply(Answer(frame.fields, frame.body, frame.code, frame.remark))
+            call.reply(RemotingAnswer(frame.fields, frame.body, frame.code, frame.remark))
 
     fields = {**call.frame.fields, **(more or {})}
     for name in SIGNING_FIELDS:  # whoever asks signs to us, not to the client
@@ -143,14 +143,14 @@ def _hand_on(call: Call, body: bytes, more: dict[str, str] | None = None) -> Ans
     return None
 
 
-def _member(call: Call) -> Member | None:
+def _member(call: RemotingCall) -> Member | None:
     client_id = call.text("clientId")
     members = call.broker.clients.consumers(call.text("consumerGroup"))
     return next((one for one in members if one.client_id == client_id), None)
 
 
-@handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, lane=Lane.LOOP)
-def consumer_status(call: Call) -> Answer | None:
+@handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, lane=CallLane.LOOP)
+def consumer_status(call: RemotingCall) -> RemotingAnswer | None:
     """Asks the members of a group where they are in the queues of a topic."""
     group, topic, only = call.text("group"), call.text("topic"), call.text("clientAddr", "")
     call.caller.check(Scope.READ, topic)
@@ -171,7 +171,7 @@ def consumer_status(call: Call) -> Answer | None:
             found[client_id] = java_json.taken_over(table)
         left.remove(client_id)
         if not left:
-            call.reply(Answer(body=java_json.encode({"consumerTable": found, "messageQueueTable": {}})))
+            call.reply(RemotingAnswer(body=java_json.encode({"consumerTable": found, "messageQueueTable": {}})))
 
     for one in members:
         one.connection.ask(

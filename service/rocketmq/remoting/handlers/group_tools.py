@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import RETRY_PREFIX
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.broker import Broker
-from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import Member, Subscription
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import data_version, queues_of, stored_ms
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
-from tierlog.service.rocketmq.topics import RETRY_PREFIX, is_group_topic
+from tierlog.service.rocketmq.topics import is_group_topic
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.hot.consumer_groups import validate_group
@@ -32,8 +33,8 @@ _CPP = "CPP"
 # Settings of groups.
 
 
-@handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, lane=Lane.APPEND)
-def update_group(call: Call) -> Answer:
+@handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, lane=CallLane.APPEND)
+def update_group(call: RemotingCall) -> RemotingAnswer:
     """Makes the topic of a group's messages to deliver again, by which tools find the group.
 
     A group has no settings, so those that are wanted must be the ones that every group has.
@@ -53,15 +54,15 @@ def update_group(call: Call) -> Answer:
             )
     with call.recorded(group=group):
         broker.store.make_topic(RETRY_PREFIX + group, 1, may_make=True)
-    return Answer()
+    return RemotingAnswer()
 
 
 #: The default of Java's settings of a group, which tools send unless told otherwise.
 _JAVA_RETRIES = 16
 
 
-@handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lane=Lane.READ)
-def group_configs(call: Call) -> Answer:
+@handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lane=CallLane.READ)
+def group_configs(call: RemotingCall) -> RemotingAnswer:
     """Answers with the settings of the groups that the caller may know of, or with a page of them."""
     names = [name for name in known_groups(call.broker) if may_know(call, name)]
     first, most = call.number("groupSeq", 0), call.number("maxGroupNum", len(names))
@@ -71,20 +72,20 @@ def group_configs(call: Call) -> Answer:
         "forbiddenTable": {},
         "subscriptionGroupTable": {name: group_config(call.broker, name) for name in page},
     }
-    return Answer({"totalGroupNum": str(len(names))}, java_json.encode(document))
+    return RemotingAnswer({"totalGroupNum": str(len(names))}, java_json.encode(document))
 
 
-@handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, lane=Lane.READ)
-def one_group_config(call: Call) -> Answer:
+@handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, lane=CallLane.READ)
+def one_group_config(call: RemotingCall) -> RemotingAnswer:
     """Answers with the settings of a group."""
     group = call.text("group")
     if not _is_known(call, group):
         return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no group {group[:300]!r}")
-    return Answer.of_json(group_config(call.broker, group))
+    return RemotingAnswer.of_json(group_config(call.broker, group))
 
 
-@handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, lane=Lane.APPEND)
-def delete_group(call: Call) -> Answer:
+@handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, lane=CallLane.APPEND)
+def delete_group(call: RemotingCall) -> RemotingAnswer:
     """Forgets a group's offsets, if that is asked for; without that, there is nothing to forget."""
     group, broker = validate_group(call.text("groupName")), call.broker
     for topic in _topics_of(broker, group):
@@ -95,7 +96,7 @@ def delete_group(call: Call) -> Answer:
     if call.is_true("cleanOffset") and group in broker.store.groups.all_committed():
         with call.recorded(group=group):
             broker.store.groups.remove(group)
-    return Answer()
+    return RemotingAnswer()
 
 
 def group_config(broker: Broker, group: str) -> dict[str, Any]:
@@ -120,13 +121,12 @@ def group_config(broker: Broker, group: str) -> dict[str, Any]:
 # What groups have done.
 
 
-@handles(RequestCode.GET_CONSUME_STATS, lane=Lane.READ)
-def consume_stats(call: Call) -> Answer:
+@handles(RequestCode.GET_CONSUME_STATS, lane=CallLane.READ)
+def consume_stats(call: RemotingCall) -> RemotingAnswer:
     """Answers with how far a group is in its topics, or in one of them."""
     group, topic, broker = call.text("consumerGroup"), call.text("topic", ""), call.broker
     topics = {topic} if topic else set(call.text("topicList", "").split(";")) - {""}
     topics = topics or _topics_of(broker, group)
-    offsets = _offsets(broker, group)
     found = []
     for name in sorted(topics):
         queues = broker.store.find_queues(name)
@@ -134,7 +134,7 @@ def consume_stats(call: Call) -> Answer:
             continue
         for queue_id in range(queues):
             _, end = broker.store.offsets(name, queue_id)
-            offset = offsets.get((name, queue_id), 0)
+            offset = broker.offsets.find(group, name, queue_id) or 0
             stats = {
                 "brokerOffset": end,
                 "consumerOffset": offset,
@@ -142,38 +142,38 @@ def consume_stats(call: Call) -> Answer:
                 "pullOffset": offset,
             }
             found.append((MessageQueue(broker.name, queue_id, name), stats))
-    return Answer(body=java_json.encode({"consumeTps": 0.0, "offsetTable": java_json.table(found)}))
+    return RemotingAnswer(body=java_json.encode({"consumeTps": 0.0, "offsetTable": java_json.table(found)}))
 
 
-@handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, lane=Lane.READ)
-def groups_of_topic(call: Call) -> Answer:
+@handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, lane=CallLane.READ)
+def groups_of_topic(call: RemotingCall) -> RemotingAnswer:
     """Answers with the groups that have read a topic, or read it now."""
     topic = call.text("topic")
     call.caller.check(Scope.READ, topic)
     found = [name for name in known_groups(call.broker) if topic in _topics_of(call.broker, name)]
-    return Answer.of_json({"groupList": found})
+    return RemotingAnswer.of_json({"groupList": found})
 
 
-@handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, lane=Lane.READ)
-def topics_of_group(call: Call) -> Answer:
+@handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, lane=CallLane.READ)
+def topics_of_group(call: RemotingCall) -> RemotingAnswer:
     """Answers with the topics that a group has read, or reads now."""
     group = call.text("group")
     found = [name for name in sorted(_topics_of(call.broker, group)) if _may_see(call, group, name)]
-    return Answer.of_json({"brokerAddr": None, "topicList": found})
+    return RemotingAnswer.of_json({"brokerAddr": None, "topicList": found})
 
 
-@handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, lane=Lane.LOOP)
-def subscription_of_group(call: Call) -> Answer:
+@handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, lane=CallLane.LOOP)
+def subscription_of_group(call: RemotingCall) -> RemotingAnswer:
     """Answers with what the members of a group read of a topic."""
     group, topic = call.text("group"), call.text("topic")
     call.caller.check(Scope.READ, topic)
     found = call.broker.clients.subscription(group, topic)
     document = {"group": group, "subscriptionData": found and subscription_json(found), "topic": topic}
-    return Answer.of_json(document)
+    return RemotingAnswer.of_json(document)
 
 
-@handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, lane=Lane.APPEND)
-def reset_offsets(call: Call) -> Answer:
+@handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, lane=CallLane.APPEND)
+def reset_offsets(call: RemotingCall) -> RemotingAnswer:
     """Sets a group to the messages stored since a time, or to an offset of one queue, and tells its members.
 
     The members go on from there some ten seconds later, and what they commit until then is overwritten by them: Java's
@@ -187,7 +187,6 @@ def reset_offsets(call: Call) -> Answer:
     time_ms, wanted, one = call.number("timestamp", _LATEST), call.number("offset", -1), call.number("queueId", -1)
     if one >= queues:
         raise InvalidRequestError(f"topic {topic[:300]!r} has no queue {one}")
-    offsets = _offsets(broker, group)
     may_skip = call.text("isForce", "true").lower() == "true"
     found: dict[int, int] = {}
     for queue_id in range(queues) if one < 0 else [one]:
@@ -197,19 +196,20 @@ def reset_offsets(call: Call) -> Answer:
             found[queue_id] = broker.store.offsets(topic, queue_id)[1]
         else:
             found[queue_id] = broker.store.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
-        before = offsets.get((topic, queue_id))
+        before = broker.offsets.find(group, topic, queue_id)
         if not may_skip and before is not None:
             found[queue_id] = min(before, found[queue_id])
     with call.recorded(group=group, topic=topic, time_ms=time_ms):
         places = {(topic, broker.name, queue_id): offset for queue_id, offset in found.items()}
+        broker.offsets.forget(lambda place: place[:2] == (group, topic))
         broker.store.groups.commit(group, places, reset=True)
     for member in broker.clients.consumers(group):
         broker.call_soon(partial(_tell_reset, member, call, found))
     table = java_json.table((MessageQueue(broker.name, at, topic), offset) for at, offset in sorted(found.items()))
-    return Answer(body=java_json.encode({"offsetTable": table}))
+    return RemotingAnswer(body=java_json.encode({"offsetTable": table}))
 
 
-def _tell_reset(member: Member, call: Call, offsets: Mapping[int, int]) -> None:
+def _tell_reset(member: Member, call: RemotingCall, offsets: Mapping[int, int]) -> None:
     """Tells a member its new offsets; that of C++ reads a list, all others a table."""
     topic, name = call.text("topic"), call.broker.name
     entries: Any
@@ -236,18 +236,18 @@ def known_groups(broker: Broker) -> list[str]:
     return sorted(named | set(broker.store.groups.all_committed()) | set(broker.clients.consumer_groups()))
 
 
-def may_know(call: Call, group: str) -> bool:
+def may_know(call: RemotingCall, group: str) -> bool:
     """Whether a group concerns a topic that the caller may read, or none at all."""
     topics = [name for name in _topics_of(call.broker, group) if not is_group_topic(name)]
     may_read = partial(call.caller.may, Scope.READ)
     return any(map(may_read, topics)) if topics else may_read(RETRY_PREFIX + group)
 
 
-def _is_known(call: Call, group: str) -> bool:
+def _is_known(call: RemotingCall, group: str) -> bool:
     return group in known_groups(call.broker) and may_know(call, group)
 
 
-def _may_see(call: Call, group: str, topic: str) -> bool:
+def _may_see(call: RemotingCall, group: str, topic: str) -> bool:
     """Whether the caller may read the topic; the group's own ones with any topic of the group."""
     return may_know(call, group) if is_group_topic(topic) else call.caller.may(Scope.READ, topic)
 

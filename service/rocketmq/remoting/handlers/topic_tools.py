@@ -13,7 +13,7 @@ from typing import Any
 from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.broker import Broker
-from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.routes import readable_topics
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
@@ -26,8 +26,8 @@ _TYPE_ATTRIBUTE = "message.type"
 _TYPES = frozenset(("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED"))
 
 
-@handles(RequestCode.UPDATE_AND_CREATE_TOPIC, lane=Lane.APPEND)
-def update_topic(call: Call) -> Answer:
+@handles(RequestCode.UPDATE_AND_CREATE_TOPIC, lane=CallLane.APPEND)
+def update_topic(call: RemotingCall) -> RemotingAnswer:
     """Makes a topic, or gives one more queues."""
     topic, store = call.text("topic"), call.broker.store
     call.caller.check(Scope.ADMIN, topic)
@@ -42,7 +42,7 @@ def update_topic(call: Call) -> Answer:
     _check_attributes(call.text("attributes", ""))
     with call.recorded(topic=topic, queues=queues):
         store.create_topic(topic, queues)
-    return Answer()
+    return RemotingAnswer()
 
 
 def _check_attributes(attributes: str) -> None:
@@ -55,32 +55,32 @@ def _check_attributes(attributes: str) -> None:
             )
 
 
-@handles(RequestCode.DELETE_TOPIC_IN_BROKER, lane=Lane.APPEND)
-def delete_topic(call: Call) -> Answer:
+@handles(RequestCode.DELETE_TOPIC_IN_BROKER, lane=CallLane.APPEND)
+def delete_topic(call: RemotingCall) -> RemotingAnswer:
     """Deletes a topic with all its messages, for every reader at once."""
     topic = call.text("topic")
     call.caller.check(Scope.ADMIN, topic)
     if is_system_topic(topic):
         raise ForbiddenError(f"topic {topic[:300]!r} is a system topic")
     if call.broker.store.find_queues(topic) is None:
-        return Answer()  # as RocketMQ does, whose tools delete topics of a group that may not be there
+        return RemotingAnswer()  # as RocketMQ does, whose tools delete topics of a group that may not be there
     with call.recorded(topic=topic):
         call.broker.store.removal.delete_topic(topic)
-    return Answer()
+    return RemotingAnswer()
 
 
-@handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, lane=Lane.LOOP)
-def forget_topic(call: Call) -> Answer:
+@handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, lane=CallLane.LOOP)
+def forget_topic(call: RemotingCall) -> RemotingAnswer:
     """Says that a deleted topic has no route any more: there is one list of topics, the broker's."""
     topic = call.text("topic")
     call.caller.check(Scope.ADMIN, topic)
     if call.broker.store.find_queues(topic) is not None:
         return refusal(ResponseCode.SYSTEM_ERROR, f"topic {topic[:300]!r} is still there: delete it in the broker")
-    return Answer()
+    return RemotingAnswer()
 
 
-@handles(RequestCode.GET_ALL_TOPIC_CONFIG, lane=Lane.LOOP)
-def topic_configs(call: Call) -> Answer:
+@handles(RequestCode.GET_ALL_TOPIC_CONFIG, lane=CallLane.LOOP)
+def topic_configs(call: RemotingCall) -> RemotingAnswer:
     """Answers with the settings of the topics that the caller may read, or with a page of them."""
     counts = call.broker.store.queue_counts()
     names = readable_topics(call)
@@ -89,19 +89,19 @@ def topic_configs(call: Call) -> Answer:
     body = java_json.encode(
         {"dataVersion": data_version(), "topicConfigTable": {name: topic_config(name, counts[name]) for name in page}}
     )
-    return Answer({"totalTopicNum": str(len(names))}, body)
+    return RemotingAnswer({"totalTopicNum": str(len(names))}, body)
 
 
-@handles(RequestCode.GET_TOPIC_CONFIG, lane=Lane.LOOP)
-def one_topic_config(call: Call) -> Answer:
+@handles(RequestCode.GET_TOPIC_CONFIG, lane=CallLane.LOOP)
+def one_topic_config(call: RemotingCall) -> RemotingAnswer:
     """Answers with the settings of one topic."""
     topic = call.text("topic")
     call.caller.check(Scope.READ, topic)
-    return Answer.of_json(topic_config(topic, queues_of(call.broker, topic)))
+    return RemotingAnswer.of_json(topic_config(topic, queues_of(call.broker, topic)))
 
 
-@handles(RequestCode.GET_TOPIC_STATS_INFO, lane=Lane.READ)
-def topic_stats(call: Call) -> Answer:
+@handles(RequestCode.GET_TOPIC_STATS_INFO, lane=CallLane.READ)
+def topic_stats(call: RemotingCall) -> RemotingAnswer:
     """Answers with where each queue begins and ends, and when its last message was stored."""
     topic, broker = call.text("topic"), call.broker
     call.caller.check(Scope.READ, topic)
@@ -114,25 +114,25 @@ def topic_stats(call: Call) -> Answer:
             "minOffset": first,
         }
         found.append((MessageQueue(broker.name, queue_id, topic), stats))
-    return Answer(body=java_json.encode({"offsetTable": java_json.table(found), "topicPutTps": 0.0}))
+    return RemotingAnswer(body=java_json.encode({"offsetTable": java_json.table(found), "topicPutTps": 0.0}))
 
 
-@handles(RequestCode.GET_TOPICS_BY_CLUSTER, lane=Lane.LOOP)
-def topics_of_cluster(call: Call) -> Answer:
+@handles(RequestCode.GET_TOPICS_BY_CLUSTER, lane=CallLane.LOOP)
+def topics_of_cluster(call: RemotingCall) -> RemotingAnswer:
     """Answers with the topics of the cluster, if it is this one."""
     wanted, own = call.text("cluster"), call.broker.settings.rocketmq.cluster
-    return Answer.of_json({"brokerAddr": None, "topicList": readable_topics(call) if wanted == own else []})
+    return RemotingAnswer.of_json({"brokerAddr": None, "topicList": readable_topics(call) if wanted == own else []})
 
 
 @handles(
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, lane=Lane.LOOP
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, lane=CallLane.LOOP
 )  # fmt: skip
-def system_topics(call: Call) -> Answer:
+def system_topics(call: RemotingCall) -> RemotingAnswer:
     """Answers with the system topics that are there, and what clients take for some: the broker and its cluster."""
     broker = call.broker
     found = [name for name in readable_topics(call) if is_system_topic(name)]
     names = [broker.settings.rocketmq.cluster, broker.name, *found]
-    return Answer.of_json({"brokerAddr": broker.address, "topicList": names})
+    return RemotingAnswer.of_json({"brokerAddr": broker.address, "topicList": names})
 
 
 def queues_of(broker: Broker, topic: str) -> int:
