@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierlog.service.access.audit import AuditLog
@@ -31,6 +32,8 @@ class Broker:
     locks: QueueLocks
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
+    #: Runs something on the thread of the connections; from any thread.
+    call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
 
     @property
     def name(self) -> str:

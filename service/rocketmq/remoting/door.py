@@ -46,9 +46,22 @@ from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, Resp
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
-from tierlog.service.rocketmq.remoting.handlers import locking, lookups, membership, offsets, pulling, routes, sending
+from tierlog.service.rocketmq.remoting.handlers import (
+    broker_tools,
+    client_tools,
+    group_tools,
+    locking,
+    lookups,
+    membership,
+    offsets,
+    pulling,
+    routes,
+    sending,
+    topic_tools,
+)
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
+from tierlog.service.rocketmq.remoting.refusals import why_refused
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
@@ -58,7 +71,10 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (locking, lookups, membership, offsets, pulling, routes, sending)
+SUBJECTS = (
+    broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, pulling, routes, sending,
+    topic_tools,
+)  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
@@ -126,7 +142,7 @@ class RemotingDoor:
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
-            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit, call_soon=self.call_soon,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
@@ -263,7 +279,7 @@ class RemotingDoor:
         reply = partial(self._reply, connection, frame, size)
         handler = HANDLERS.get(frame.code)
         if handler is None:
-            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {frame.code} not supported"))
+            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_refused(frame.code)))
             return
         try:
             caller = self._access.of_fields(frame.fields, frame.body, frame.version)

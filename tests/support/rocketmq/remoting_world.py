@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.rocketmq.remoting_client import RemotingClient
+from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
@@ -80,6 +81,7 @@ def remoting_world(
     *,
     clock: Clock | None = None,
     store_id: str = "broker-a",
+    audit: AuditLog | None = None,
     **opened: Any,
 ) -> Iterator[RemotingWorld]:
     """Opens a store and its door, with settings by their names (``hot.default_queues``); closes both.
@@ -93,7 +95,7 @@ def remoting_world(
         with Store.open(root, settings=doors.settings, store_id=store_id, **opened) as store:
             store.start()
             control = AccessControl(doors.settings.access, clock)
-            with doors.of(store, doors.settings, control, clock=clock, tell=lambda line: None):
+            with doors.of(store, doors.settings, control, audit=audit, clock=clock, tell=lambda line: None):
                 listening = doors.settings.rocketmq.listen
                 assert listening is not None
                 yield RemotingWorld(store, listening, doors.settings, doors)
