@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -38,6 +39,7 @@ from tierlog.tiering.message.stored_message import StoredMessage, offset_in_mess
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import Fetcher
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
+from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
 
 
@@ -148,6 +150,13 @@ class Archive:
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
         """Reads a queue as Arrow; see :meth:`Fetcher.pull_batch`."""
         return self._fetcher().pull_batch(topic, queue_id, offset, limit, columns)
+
+    def pull_records(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, max_bytes: int = RECORD_BYTES,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> AbstractContextManager[PulledRecords]:  # fmt: skip
+        """Reads a queue without decoding its records; see :meth:`Fetcher.pull_records`."""
+        return self._fetcher().pull_records(topic, queue_id, offset, limit, max_bytes=max_bytes, tag_hashes=tag_hashes)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
         """Finds the offset of a store time in a queue of the one store."""

@@ -52,7 +52,10 @@ from tierlog.tiering.read.fetcher import Fetcher
 from tierlog.tiering.rocketmq.adoption import adopt, is_broker_store, refuse_writing
 from tierlog.tiering.rocketmq.check import BrokerStore
 
-# The store host that goes into every record: the setting ``advertise``, else this machine's first own address.
+# The store host that goes into every record: the setting ``advertise``, else where RocketMQ's clients find the store,
+# as they look for a message where its id says, else this machine's first own address.
+
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def store_host(settings: Settings) -> bytes:
@@ -60,18 +63,39 @@ def store_host(settings: Settings) -> bytes:
     if settings.advertise is not None:
         host, _, port = settings.advertise.rpartition(":")
         return encode_host(ipaddress.ip_address(host.strip("[]")).packed, int(port))
-    return encode_host(_first_address(), settings.serve.port)
+    if settings.rocketmq.listen is not None:
+        host, port_number = door_address(settings, settings.rocketmq.listen)
+        return encode_host(_resolved(host), port_number)
+    return encode_host(_first_address().packed, settings.serve.port)
 
 
-def _first_address() -> bytes:
+def door_address(settings: Settings, listen: str) -> tuple[str, int]:
+    """Returns host and port at which clients of RocketMQ are told to reach the door that listens there."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    if settings.rocketmq.advertise is not None:
+        host = settings.rocketmq.advertise
+    elif host in _EVERY_ADDRESS:
+        host = str(_first_address())
+    return host, int(port)
+
+
+def _resolved(host: str) -> bytes:
+    """Returns the address of a host; this machine's first one for a name that cannot be looked up."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).packed
+    with contextlib.suppress(OSError):
+        return ipaddress.ip_address(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]).packed
+    return _first_address().packed
+
+
+def _first_address() -> ipaddress.IPv4Address:
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
     except OSError:
         found = []
     addresses = [ipaddress.IPv4Address(info[4][0]) for info in found]
-    return next(
-        (address for address in addresses if not address.is_loopback), ipaddress.IPv4Address("127.0.0.1")
-    ).packed
+    return next((address for address in addresses if not address.is_loopback), ipaddress.IPv4Address("127.0.0.1"))
 
 
 _READ_ONLY_TRIES = 3

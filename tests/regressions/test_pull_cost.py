@@ -91,12 +91,12 @@ def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: QueueWo
     assert store.requests() == before
 
 
-@pytest.mark.parametrize("limit_name", ["_MAX_MESSAGES", "_MAX_READ_BYTES"])
+@pytest.mark.parametrize("limit_name", ["MAX_MESSAGES", "MAX_READ_BYTES"])
 @pytest.mark.parametrize("start", [0, _COUNT])
 def test_a_rare_tag_ends_a_pull_where_it_has_looked_at_enough(
     only_read: QueueWorld, monkeypatch: pytest.MonkeyPatch, limit_name: str, start: int
 ) -> None:
-    monkeypatch.setattr(pull_result, limit_name, {"_MAX_MESSAGES": 3, "_MAX_READ_BYTES": 500}[limit_name])
+    monkeypatch.setattr(pull_result, limit_name, {"MAX_MESSAGES": 3, "MAX_READ_BYTES": 500}[limit_name])
     looked_at = []
     found_at = []
     offset = start
@@ -109,4 +109,4 @@ def test_a_rare_tag_ends_a_pull_where_it_has_looked_at_enough(
         offset = found.next_offset
     assert found_at[:4] == [start, start + 5, start + 10, start + 15]
     # the hash in the queue rules out most hot messages, which are then not read
-    assert max(looked_at) <= (20 if start and limit_name == "_MAX_READ_BYTES" else 4)
+    assert max(looked_at) <= (20 if start and limit_name == "MAX_READ_BYTES" else 4)

@@ -201,7 +201,8 @@ def _put_message_id(out, row, store_host, host_length, physical_offset_at):
 
 
 @called
-def _is_filler(at, size):
+def is_filler(at, size):
+    """Whether the bytes of a filler of ``size`` bytes are zero where they must be; its magic is not compared."""
     rest = load_i32(at + 8) | load_i32(at + 16)
     for i in range(36, size):
         rest |= load_u8(at + i)
@@ -300,7 +301,7 @@ def _take_between(taking, at, end, last_row, done):
             break
         prefetch(at + 2 * size)
         if load_be32(at + 4) == MAGIC_FILLER:
-            if not _is_filler(at, size):
+            if not is_filler(at, size):
                 break
             fillers += 1
         else:

@@ -166,7 +166,7 @@ def sort_into_queues(rows: ScanRows, begin: int) -> SortedUnits:
 
 
 @called
-def _tag_hash(properties, length):
+def record_tag_hash(properties, length):
     """Returns the hash of a record's tag as its unit has it; of equal names the last one counts."""
     found = int64(0)
     end = properties + length
@@ -213,7 +213,7 @@ def _compare(job):
         transaction = load_be32(at + 36) & TRANSACTION_MASK
         if transaction != 0 and transaction != _COMMITTED:
             continue
-        if with_tags and _tag_hash(properties, properties_length) != load_be64(unit + 12):
+        if with_tags and record_tag_hash(properties, properties_length) != load_be64(unit + 12):
             continue
         if with_sums and record_differs(tables, at, size, properties_length):
             continue

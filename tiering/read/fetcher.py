@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from tierlog.tiering.base.errors import MessageNotFoundError, ObjectNotFoundError, StoreError, TopicNotFoundError
@@ -24,6 +24,7 @@ from tierlog.tiering.read.archived_offsets import DeclaredGaps, FirstOffsets, ar
 from tierlog.tiering.read.cold_queue import ColdQueue, archived_record, archived_record_offsets
 from tierlog.tiering.read.hot_queue import HotQueue, hot_record
 from tierlog.tiering.read.pull_batch import BatchCollector, Columns, PulledBatch
+from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords, RecordCollector
 from tierlog.tiering.read.pull_result import Collector, MessageCollector, PullExtent, PullResult, edge_of
 from tierlog.tiering.read.queue_replay import OpenReplays
 
@@ -81,16 +82,44 @@ class Fetcher:
         """
         return self._pull(topic, queue_id, offset, BatchCollector(self._store_id, limit, schema_of(columns)))
 
+    @contextlib.contextmanager
+    def pull_records(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, max_bytes: int = RECORD_BYTES,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> Iterator[PulledRecords]:  # fmt: skip
+        """As :meth:`pull`, with the records as they lie in the log; they may be read inside the context only.
+
+        Its records have ``max_bytes`` together at most, unless one alone has more. With ``tag_hashes``, the hash of a
+        record's tag, which is 0 without one, has to be among them: two tags may have one hash, so whoever reads the
+        records compares the tag. Removals wait for the end of the context, unless everything was archived.
+        """
+        collector = RecordCollector(limit, max_bytes, tag_hashes)
+        if self._hot is None:
+            with entering_archive():
+                pulled = self._pull_cold_only(topic, queue_id, offset, collector)
+            yield pulled
+            return
+        with contextlib.ExitStack() as pinned:
+            queue = pinned.enter_context(HotQueue.opened(self._hot, topic, queue_id))
+            pulled = self._pull_both(queue, offset, collector)
+            if not collector.is_pinned:
+                pinned.close()
+            yield pulled
+
     def _pull(self, topic: str, queue_id: int, offset: int, collector: Collector[T]) -> T:
         if self._hot is None:
             with entering_archive():
                 return self._pull_cold_only(topic, queue_id, offset, collector)
-        with HotQueue.opened(self._hot, topic, queue_id) as queue, contextlib.ExitStack() as stack:
-            if offset < queue.begin:  # of a topic that was deleted and made again
-                return collector.nothing(PullStatus.OFFSET_TOO_SMALL, queue.begin, queue.begin, queue.end)
-            is_hot = offset >= queue.first
-            if not is_hot:
-                stack.enter_context(entering_archive())
+        with HotQueue.opened(self._hot, topic, queue_id) as queue:
+            return self._pull_both(queue, offset, collector)
+
+    def _pull_both(self, queue: HotQueue, offset: int, collector: Collector[T]) -> T:
+        """Pulls from the tier that has the offset."""
+        topic, queue_id = queue.topic, queue.queue_id
+        if offset < queue.begin:  # of a topic that was deleted and made again
+            return collector.nothing(PullStatus.OFFSET_TOO_SMALL, queue.begin, queue.begin, queue.end)
+        is_hot = offset >= queue.first
+        with contextlib.nullcontext() if is_hot else entering_archive():
             first = self._first_without_waiting(queue) if is_hot else _or_zero(lambda: self._first(queue))
             if offset >= queue.end:
                 queue.snapshot.require_dispatched()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 T = TypeVar("T", covariant=True)
 
 # What one pull looks at is bounded, so that a tag which nobody has does not read a whole queue.
-_MAX_MESSAGES = 10_000
+MAX_MESSAGES = 10_000
 _MAX_FOUND_BYTES = 4 << 20
-_MAX_READ_BYTES = 16 << 20
+MAX_READ_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
@@ -121,9 +121,9 @@ def _collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: P
     result = PullResult(PullStatus.NO_MATCHED_MESSAGE, extent.offset, extent.first, extent.end)
     found_bytes = read_bytes = 0
     for looked_at, (at, message) in enumerate(_until_failure(messages)):
-        if len(result.messages) == limit or looked_at == _MAX_MESSAGES:
+        if len(result.messages) == limit or looked_at == MAX_MESSAGES:
             return result
-        if found_bytes > _MAX_FOUND_BYTES or read_bytes > _MAX_READ_BYTES:
+        if found_bytes > _MAX_FOUND_BYTES or read_bytes > MAX_READ_BYTES:
             return result
         result.next_offset = at + 1
         if message is None:

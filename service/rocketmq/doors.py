@@ -1,0 +1,99 @@
+"""The doors for RocketMQ's clients that are set: where they listen, and one store behind them.
+
+They listen before the store is opened, as its records say where clients find it, and a port that is taken must be known
+before anything is touched. They close before the store does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+from tierlog.service.access.audit import AuditLog
+from tierlog.service.access.control import AccessControl
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.opening import door_address
+from tierlog.service.engine.store import Store
+from tierlog.service.rocketmq.remoting.door import RemotingDoor
+from tierlog.service.server.tls import ServerTls
+from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.errors import InvalidRequestError
+
+#: Time for what is in work when the doors close.
+_GRACE_S = 2.0
+
+
+def refuse_doors(settings: Settings) -> None:
+    """Raises :class:`InvalidRequestError` if a door is set, for a process that has no store."""
+    for name in ("listen", "grpc_listen"):
+        if getattr(settings.rocketmq, name) is not None:
+            raise InvalidRequestError(
+                f"rocketmq.{name} is set, but a querier has no store that clients of RocketMQ could write to",
+                hint="set it where the store is served",
+            )
+
+
+class Doors:
+    """The doors of one process. Open them once the store is open; whatever was opened closes with :meth:`close`."""
+
+    def __init__(self, settings: Settings, listen: Callable[[str, int, str], socket.socket]) -> None:
+        """Takes the ports: ``listen`` makes a listening socket of host, port and the name of the setting."""
+        self._sockets: dict[str, socket.socket] = {}
+        self._opened: list[RemotingDoor] = []
+        #: The settings, with the ports that were chosen for 0.
+        self.settings = settings
+        where = settings.rocketmq.listen
+        if where is not None:
+            host, _, port = where.rpartition(":")
+            taken = listen(host.strip("[]"), int(port), "rocketmq.listen")
+            self._sockets["listen"] = taken
+            chosen = f"{host}:{taken.getsockname()[1]}"
+            own = settings.rocketmq.model_copy(update={"listen": chosen})
+            self.settings = settings.model_copy(update={"rocketmq": own})
+
+    @property
+    def listening(self) -> list[socket.socket]:
+        """The sockets that listen."""
+        return list(self._sockets.values())
+
+    @contextlib.contextmanager
+    def of(
+        self,
+        store: Store,
+        settings: Settings,
+        control: AccessControl,
+        *,
+        audit: AuditLog | None = None,
+        clock: Clock | None = None,
+        tell: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
+    ) -> Iterator[None]:
+        """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate."""
+        listening, where = self._sockets.get("listen"), settings.rocketmq.listen
+        if listening is not None and where is not None:
+            host, port = door_address(settings, where)
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            door = RemotingDoor(
+                listening, store, settings, clock or SystemClock(),
+                address=address, control=control, audit=audit, tls=ServerTls.of(settings.serve),
+            )  # fmt: skip
+            door.start()
+            self._opened.append(door)
+            tell(f"tierlog: RocketMQ clients at {address}")
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Closes the doors, answering what is in work. Idempotent."""
+        for door in self._opened:
+            door.stop(_GRACE_S)
+        self._opened.clear()
+
+    def close(self) -> None:
+        """Gives the ports back."""
+        self.stop()
+        for listening in self._sockets.values():
+            listening.close()
