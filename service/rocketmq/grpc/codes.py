@@ -36,7 +36,7 @@ _CODES: tuple[tuple[type[errors.StoreError], int], ...] = (
 OK = messages.Status(code=Code.OK, message="OK")
 
 
-def status_of(error: Exception) -> Any:
+def status_of(error: BaseException) -> Any:
     """Returns the status that says what went wrong; of an error that nobody expected, no words."""
     if isinstance(error, RefusedError):
         return messages.Status(code=error.code, message=str(error))
