@@ -28,6 +28,8 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
@@ -122,6 +124,8 @@ class RemotingDoor:
         settings: Settings,
         clock: Clock,
         *,
+        deliveries: Deliveries,
+        timers: Timers,
         address: str,
         control: AccessControl,
         audit: AuditLog | None = None,
@@ -142,7 +146,8 @@ class RemotingDoor:
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
-            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit, call_soon=self.call_soon,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
+            audit=audit, call_soon=self.call_soon,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []

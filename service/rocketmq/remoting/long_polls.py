@@ -51,7 +51,8 @@ class LongPolls:
     def hold(self, connection: Connection, watch: Watch, timeout_s: float, go_on: Callable[[bool], object]) -> None:
         """Calls ``go_on(True)`` on the loop when there may be messages, ``go_on(False)`` when the time is over.
 
-        The latter also if the connection is gone, or the door stops. From any thread; :class:`OverloadedError` if too many wait.
+        The latter also if the connection is gone, or the door stops. From any thread; :class:`OverloadedError` if too
+        many wait.
         """
         with self._lock:
             if self._held >= self._most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -17,12 +18,19 @@ from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.doors import Doors
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
-from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.clock import Clock, ManualClock, SystemClock
 
 
 def listen(host: str, port: int, setting: str) -> socket.socket:
     """Returns a socket that listens, as a process makes it."""
     return socket.create_server((host, port), backlog=128)
+
+
+class HandClock(ManualClock):
+    """A clock that moves only when told to; who waits waits for a moment."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(0.01)
 
 
 class RemotingWorld:

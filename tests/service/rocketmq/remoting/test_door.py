@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.rocketmq.remoting_client import RemotingClient
-from tests.support.rocketmq.remoting_world import RemotingWorld, remoting_world
+from tests.support.rocketmq.remoting_world import HandClock, RemotingWorld, remoting_world
 from tests.support.service.certificates import Authority
 from tierlog.service.rocketmq.remoting.calls import answer_of
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import BEHIND_BYTES
 from tierlog.service.rocketmq.remoting.door import IDLE_S
 from tierlog.service.rocketmq.remoting.frames import Frame, HeaderForm, encode_frame
-from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.message.batch import Message
 
@@ -136,7 +135,7 @@ def test_a_client_that_sends_nothing_is_closed_in_time(tmp_path: Path) -> None:
 
 
 def test_an_idle_client_is_closed_after_two_minutes_and_not_before(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = HandClock()
     with remoting_world(tmp_path / "store", clock=clock) as world, world.client() as client:
         client.done(RequestCode.GET_BROKER_CLUSTER_INFO)
         clock.advance((IDLE_S - 1) * 1000)
@@ -146,7 +145,7 @@ def test_an_idle_client_is_closed_after_two_minutes_and_not_before(tmp_path: Pat
 
 
 def test_a_client_that_waits_for_messages_is_not_idle(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = HandClock()
     with remoting_world(tmp_path / "store", clock=clock) as world, world.client() as client:
         world.store.create_topic("orders", 1)
         waiting = client.send(RequestCode.PULL_MESSAGE, _WAITING_PULL)
