@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.opening import door_address
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.randomness import SystemRandomness
 
 #: Time for what is in work when the doors close.
 _GRACE_S = 2.0
@@ -70,21 +72,25 @@ class Doors:
         tell: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
     ) -> Iterator[None]:
         """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate."""
-        listening, where = self._sockets.get("listen"), settings.rocketmq.listen
-        if listening is not None and where is not None:
-            host, port = door_address(settings, where)
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            door = RemotingDoor(
-                listening, store, settings, clock or SystemClock(),
-                address=address, control=control, audit=audit, tls=ServerTls.of(settings.serve),
-            )  # fmt: skip
-            door.start()
-            self._opened.append(door)
-            tell(f"tierlog: RocketMQ clients at {address}")
+        clock = clock or SystemClock()
+        deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
         try:
+            listening, where = self._sockets.get("listen"), settings.rocketmq.listen
+            if listening is not None and where is not None:
+                deliveries.start()
+                host, port = door_address(settings, where)
+                address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                door = RemotingDoor(
+                    listening, store, settings, clock, address=address, control=control, deliveries=deliveries,
+                    audit=audit, tls=ServerTls.of(settings.serve),
+                )  # fmt: skip
+                door.start()
+                self._opened.append(door)
+                tell(f"tierlog: RocketMQ clients at {address}")
             yield
         finally:
             self.stop()
+            deliveries.close()
 
     def stop(self) -> None:
         """Closes the doors, answering what is in work. Idempotent."""

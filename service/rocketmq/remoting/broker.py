@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tierlog.service.access.audit import AuditLog
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
@@ -30,6 +31,7 @@ class Broker:
     polls: LongPolls
     offsets: ConsumerOffsets
     locks: QueueLocks
+    deliveries: Deliveries
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
     #: Runs something on the thread of the connections; from any thread.

@@ -28,6 +28,7 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
@@ -54,6 +55,7 @@ from tierlog.service.rocketmq.remoting.handlers import (
     lookups,
     membership,
     offsets,
+    popping,
     pulling,
     routes,
     sending,
@@ -72,8 +74,8 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
 SUBJECTS = (
-    broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, pulling, routes, sending,
-    topic_tools,
+    broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, popping, pulling, routes,
+    sending, topic_tools,
 )  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
@@ -124,6 +126,7 @@ class RemotingDoor:
         *,
         address: str,
         control: AccessControl,
+        deliveries: Deliveries,
         audit: AuditLog | None = None,
         tls: ServerTls | None = None,
     ) -> None:
@@ -142,7 +145,8 @@ class RemotingDoor:
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
-            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit, call_soon=self.call_soon,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, audit=audit,
+            call_soon=self.call_soon,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
