@@ -5,7 +5,9 @@ Given back, or when the time is over, it is given again, and after ``max_attempt
 is at least once.
 
 How far a group has come in a queue is its committed offset (:class:`ConsumerGroups`), so lag, resets and tools see the
-same; what is known above it is counted here, and dies with the process for now.
+same; what is done, given and refused above it is noted in ``deliveries.json`` (:class:`DeliveryStates`). Both are
+written about once a second, and at the end. Killed in between: what was acknowledged since is delivered again, and a
+message that was given since counts as never given.
 
 A dead letter is appended before its message is taken for done, with a number that is the message's own. Killed in
 between: the message is given or given up again, and the log has its dead letter once.
@@ -41,6 +43,7 @@ from tierlog.tiering.base.errors import (
     InFlightError,
     InvalidHandleError,
     InvalidRequestError,
+    NotFoundError,
     ReadOnlyError,
     StoreError,
     TopicNotFoundError,
@@ -49,6 +52,7 @@ from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import Durability, PullStatus
 from tierlog.tiering.format.properties import SHARDING_KEY
 from tierlog.tiering.format.record import Record
+from tierlog.tiering.format.store_state import QueueDeliveryState
 from tierlog.tiering.hot.consumer_groups import GroupPosition, validate_group
 from tierlog.tiering.message.batch import ANY_QUEUE, validate_topic
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -110,6 +114,15 @@ class _Group:
         self.queues: dict[_Place, _Queue] = {}
         self.answers: OrderedDict[str, list[HandleFields]] = OrderedDict()
         self.turn = 0
+        self.is_dirty = False
+        self.was_set_back = False
+
+    @contextlib.contextmanager
+    def changed(self) -> Iterator[None]:
+        """Holds the lock for a change, which is noted the next time."""
+        with self.lock:
+            self.is_dirty = True
+            yield
 
     def open_count(self) -> int:
         return sum(len(queue.deliveries.open) for queue in self.queues.values())
@@ -136,6 +149,7 @@ class Deliveries:
         self._randomness = randomness
         self._max_attempts = max_attempts
         self._lock = threading.Lock()
+        self._saving = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._is_closed = False
         self._stopping = threading.Event()
@@ -192,13 +206,14 @@ class Deliveries:
         now_ms = self._clock.now_ms()
         asked = _Asked(topic, now_ms + invisible_ms, now_ms, tag, fifo)
         known = self._group(group)
-        with known.lock:
+        with known.changed():
             known.max_attempts = max_attempts or self._max_attempts
             known.turn += 1
             places = self._places(group, topic, queue_id, known.turn)
             begins = self._load(known, places, topic, from_latest=from_latest)
-        if begins:
-            self._commit(known)  # or the end would be another one after a restart
+        if begins or known.was_set_back:
+            # killed later, the group would begin at another end, or what was done before it was set back would be done
+            self._save([known])
         key = None if attempt_id is None else f"{topic}/{queue_id}/{attempt_id}"
         found = [] if key is None else self._again(known, key, asked, limit)
         if not found:
@@ -254,7 +269,7 @@ class Deliveries:
         self, group: _Group, queue: _Queue, asked: _Asked, limit: int
     ) -> list[Delivery] | None:  # fmt: skip
         """Gives messages again, as far as they are still there; None if none was due."""
-        with group.lock:
+        with group.changed():
             mark = _mark(asked.topic) if queue.place[0] == retry_topic(group.name) else 0
             given = queue.deliveries.take_due(
                 asked.now_ms, asked.until_ms, limit, topic=mark, in_order=asked.in_order
@@ -267,14 +282,14 @@ class Deliveries:
         try:
             messages = self._read(queue.place, [one.offset for one in given])
         except BaseException:
-            with group.lock:
+            with group.changed():
                 queue.deliveries.put_back(given, until_ms)
             raise
         found: list[Delivery] = []
         for one in given:
             message = messages.get(one.offset)
             if message is None:  # expired, erased or lost since
-                with group.lock:
+                with group.changed():
                     queue.deliveries.done(one.offset)
             else:
                 found += self._delivered(group, queue, one, message, until_ms)
@@ -310,7 +325,7 @@ class Deliveries:
         mark = _mark(asked.topic) if is_retry else 0
         with queue.reading:
             for _ in range(_MOST_LOOKS):
-                with group.lock:
+                with group.changed():
                     state = queue.deliveries
                     start, epoch = state.next, state.epoch
                     room = min(state.room, MOST_OPEN_OF_GROUP - group.open_count())
@@ -318,7 +333,7 @@ class Deliveries:
                     self._refuse_more(group, queue, start)
                 result = self._store.pull(*queue.place, start, min(limit, room), None if is_retry else asked.tag)
                 seen = [_found_of(one.record, is_retry=is_retry) for one in result.messages]
-                with group.lock:
+                with group.changed():
                     if state.epoch != epoch:
                         continue  # set to another place meanwhile
                     if result.status is PullStatus.OFFSET_TOO_LARGE:
@@ -352,7 +367,7 @@ class Deliveries:
     def _again(self, group: _Group, key: str, asked: _Asked, limit: int) -> list[Delivery]:
         """Gives what an earlier call of the same attempt gave, as far as it is open and nobody else's since."""
         found: list[Delivery] = []
-        with group.lock:
+        with group.changed():
             still: dict[_Place, list[Given]] = {}
             for fields in group.answers.get(key, ())[:limit]:
                 place = fields.topic, fields.queue_id
@@ -370,7 +385,7 @@ class Deliveries:
     def acknowledge(self, handle: str) -> None:
         """Takes a message for done; :class:`InvalidHandleError` unless this is its last delivery, and it is open."""
         group, queue, fields = self._found(handle)
-        with group.lock:
+        with group.changed():
             queue.deliveries.acknowledge(fields.offset, fields.attempt, fields.invisible_until_ms)
         self._wake_for(queue)
 
@@ -379,7 +394,7 @@ class Deliveries:
         _check_invisible(invisible_ms, least=0)
         group, queue, fields = self._found(handle)
         until_ms = self._clock.now_ms() + invisible_ms
-        with group.lock:
+        with group.changed():
             queue.deliveries.extend(fields.offset, fields.attempt, fields.invisible_until_ms, until_ms)
         if invisible_ms == 0:
             self._store.wake()
@@ -395,7 +410,7 @@ class Deliveries:
         if delay_ms is not None:
             _check_invisible(delay_ms, least=0)
         group, queue, fields = self._found(handle)
-        with group.lock:
+        with group.changed():
             one = queue.deliveries.check(fields.offset, fields.attempt, fields.invisible_until_ms)
             one.reason = reason[:MAX_REASON_CHARACTERS]
             is_last = fields.attempt >= group.max_attempts
@@ -410,25 +425,23 @@ class Deliveries:
     def forward_to_dead_letters(self, handle: str, *, reason: str = "") -> None:
         """Writes a message into the group's dead-letter topic, durably, and takes it for done then."""
         group, queue, fields = self._found(handle)
-        with group.lock:
+        with group.changed():
             one = queue.deliveries.check(fields.offset, fields.attempt, fields.invisible_until_ms)
             one.reason = reason[:MAX_REASON_CHARACTERS] or one.reason
         message = self._read(queue.place, [fields.offset]).get(fields.offset)
         if message is not None:
             self._append_dead_letter(group, message.record, one.reason)
-        with group.lock:
+        with group.changed():
             queue.deliveries.done(fields.offset)
         self._wake_for(queue)
 
     def _found(self, handle: str) -> tuple[_Group, _Queue, HandleFields]:
         fields = handle_fields(handle)
-        self._check_open()
-        with self._lock:
-            group = self._groups.get(fields.group)
+        group = self._known(fields.group)
         queue = group.queues.get((fields.topic, fields.queue_id)) if group else None
         if group is None or queue is None:
             raise InvalidHandleError("the message is not delivered", hint="receive again")
-        with group.lock:
+        with group.changed():
             self._follow(group, queue)
         return group, queue, fields
 
@@ -441,17 +454,17 @@ class Deliveries:
 
     def _give_up(self, group: _Group, queue: _Queue, offset: int, message: StoredMessage) -> None:
         """Makes a dead letter of a message that was delivered too often; where that fails it is tried again."""
-        with group.lock:
+        with group.changed():
             one = queue.deliveries.open.get(offset)
             reason = one.reason if one is not None else ""
         try:
             self._append_dead_letter(group, message.record, reason)
         except StoreError as error:
             _LOG.warning("a message of %s/%d cannot become a dead letter of %s: %s", *queue.place, group.name, error)
-            with group.lock:
+            with group.changed():
                 queue.deliveries.postpone(offset, self._clock.now_ms() + _DEAD_LETTER_PAUSE_MS)
             return
-        with group.lock:
+        with group.changed():
             queue.deliveries.done(offset)
 
     def _append_dead_letter(self, group: _Group, record: Record, reason: str) -> None:
@@ -471,10 +484,12 @@ class Deliveries:
 
         New messages are noticed at once, deliveries whose time is over at the next flush of the log.
         """
-        known = self._group(group)
         retries = retry_topic(group)
 
         def has_something(place: _Place) -> bool:
+            known = self._known(group)
+            if known is None:
+                return True
             with known.lock:
                 queue = known.queues.get(place)
                 if queue is None or queue.position != self._position(known, place):
@@ -494,48 +509,100 @@ class Deliveries:
         return self._store.watch_until(arrived, notify)
 
     def save(self) -> None:
-        """Commits how far each group has come."""
+        """Commits how far each group has come, and notes what it has above that. Killed before, between or after: see
+        above."""
         with self._lock:
-            groups = list(self._groups.values())
-        for group in groups:
-            self._commit(group)
+            changed = [group for group in self._groups.values() if group.is_dirty]
+        self._save(changed)
 
-    def _commit(self, group: _Group) -> None:
+    def _save(self, groups: Sequence[_Group]) -> None:
+        failure: StoreError | None = None
+        noted: dict[str, list[QueueDeliveryState]] = {}
+        with self._saving:
+            try:
+                for group in groups:
+                    try:
+                        noted[group.name] = self._commit(group)
+                    except StoreError as error:  # that of one group is not that of the others
+                        failure = failure or error
+                        group.is_dirty = True
+                self._store.delivery_states.save(noted)
+            except BaseException:
+                for group in groups:
+                    group.is_dirty = True
+                raise
+        if failure is not None:
+            raise failure
+
+    def _commit(self, group: _Group) -> list[QueueDeliveryState]:
+        """Commits how far a group has come, and returns what it has above that; nothing of one that was removed."""
+        if not self._is_there(group.name):
+            return []
         with group.lock:
+            group.is_dirty = group.was_set_back = False
+            queues = list(group.queues.values())
+            for queue in queues:
+                self._follow(group, queue)
             moves = {
-                place: (queue.position, queue.deliveries.committed)
-                for place, queue in group.queues.items()
+                queue.place: (queue.position, queue.deliveries.committed)
+                for queue in queues
                 if queue.deliveries.committed != queue.position.offset
             }
-        if not moves:
-            return
-        self._store.groups.advance(group.name, moves)
-        with group.lock:
-            for place, (before, offset) in moves.items():
-                queue = group.queues[place]
-                if queue.position == before:
-                    queue.position = before._replace(offset=offset)
-                self._follow(group, queue)
+            states = [queue.deliveries.state(*queue.place) for queue in queues if queue.deliveries.open]
+        if moves:
+            self._store.groups.advance(group.name, moves)
+            with group.lock:
+                for place, (before, offset) in moves.items():
+                    queue = group.queues[place]
+                    if queue.position == before:
+                        queue.position = before._replace(offset=offset)
+                    self._follow(group, queue)
+        return states
 
     def close(self) -> None:
         """Writes what is known, so that a store that is opened again delivers nothing that is done. Idempotent."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
-        self.save()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError("deliveries are closed")
+        with contextlib.suppress(ReadOnlyError):  # it was said before that nothing can be written
+            self.save()
 
     def _group(self, name: str) -> _Group:
+        """Returns a group, which is made if the store does not have it, or not any more."""
+        if not self._is_there(name):
+            with self._lock:
+                self._groups.pop(name, None)
+            self._store.groups.advance(name, {})  # so many groups as the store may have
+            self._store.delivery_states.save({name: ()})
+        found = self._known(name, always=True)
+        assert found is not None
+        return found
+
+    def _known(self, name: str, *, always: bool = False) -> _Group | None:
+        """Returns a group, as it was noted if nobody has asked for it yet; None for one without deliveries."""
         with self._lock:
-            self._check_open()
-            return self._groups.setdefault(name, _Group(name, self._max_attempts))
+            if self._is_closed:
+                raise ClosedError("deliveries are closed")
+            group = self._groups.get(name)
+            if group is None and (always or self._store.delivery_states.get(name)):
+                group = self._groups[name] = _Group(name, self._max_attempts)
+                for state in self._store.delivery_states.get(name):
+                    place = state.topic, state.queue_id
+                    position = self._position(group, place)
+                    if position.offset is not None and position.offset >= state.committed:
+                        group.queues[place] = _Queue(place, QueueDeliveries(position.offset, state), position)
+        return group
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            self._store.groups.committed(name)
+        except NotFoundError:
+            return False
+        return True
 
     def _position(self, group: _Group, place: _Place) -> GroupPosition:
         return self._store.groups.position(group.name, *place)
@@ -569,8 +636,10 @@ class Deliveries:
         if position == queue.position:
             return
         before, queue.position = queue.position, position
-        if position.resets != before.resets or (position.offset or 0) < (before.offset or 0):
+        is_gone = position.offset is None and before.offset is not None
+        if is_gone or position.resets != before.resets or (position.offset or 0) < (before.offset or 0):
             queue.deliveries.restart(position.offset or 0)
+            group.was_set_back = group.is_dirty = True
         else:
             queue.deliveries.skip_to(position.offset or 0)
 

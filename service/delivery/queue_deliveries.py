@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tierlog.tiering.base.errors import InvalidHandleError
+from tierlog.tiering.format.store_state import OpenMessageState, QueueDeliveryState
 
 #: Open messages of one queue to one group.
 MOST_OPEN = 4_096
@@ -58,10 +59,15 @@ class Given(NamedTuple):
 class QueueDeliveries:
     """What one group has of one queue. Not thread safe."""
 
-    def __init__(self, start: int, end: int | None = None, opened: Mapping[int, OpenMessage] | None = None) -> None:
-        """``start`` is the committed offset; ``end`` the first offset never looked at; ``opened`` lies between."""
-        self.next = start if end is None else max(start, end)
-        self._open = {at: (opened or {})[at] for at in sorted(opened or ()) if start <= at < self.next}
+    def __init__(self, start: int, known: QueueDeliveryState | None = None) -> None:
+        """``start`` is the committed offset; ``known`` was noted when that was not above it."""
+        self.next = start if known is None else max(start, known.next)
+        opened = sorted(known.opened) if known is not None else []
+        self._open = {
+            one.offset: OpenMessage(one.attempt, one.visible_ms, one.line, one.topic, one.reason)
+            for one in opened
+            if start <= one.offset < self.next
+        }
         #: No open message becomes visible before.
         self._due_ms = 0
         #: Rises with whatever makes what was read for this state useless.
@@ -78,6 +84,14 @@ class QueueDeliveries:
     def open(self) -> Mapping[int, OpenMessage]:
         """What is not done, by offset, rising."""
         return self._open
+
+    def state(self, topic: str, queue_id: int) -> QueueDeliveryState:
+        """Returns what is to be noted, so that a store that is opened again goes on from it."""
+        opened = tuple(
+            OpenMessageState(at, one.attempt, one.visible_ms, one.line, one.topic, one.reason)
+            for at, one in self._open.items()
+        )
+        return QueueDeliveryState(topic, queue_id, self.committed, self.next, opened)
 
     @property
     def room(self) -> int:

@@ -42,6 +42,7 @@ from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
 from tierlog.tiering.base.types import Boundary, Durability, count_present
 from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.cold.manifest.catalogue import Total
+from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.message.batch import MAX_QUEUES
@@ -92,6 +93,8 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
+        #: What groups have above their committed offsets, for who delivers to them.
+        self.delivery_states = parts.deliveries
         #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
@@ -299,6 +302,10 @@ class Store:
         if store_id not in (None, self.store_id):
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
+
+    def hides(self, record: Record) -> bool:
+        """Whether an erasure hides a record, or its topic was deleted since."""
+        return self._known.current().hides(record)
 
     def shown_message(
         self, message_id: str, show: Callable[[StoredMessage], dict[str, Any]], store_id: str | None = None

@@ -33,11 +33,11 @@ from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import (
     HANDLERS,
-    Answer,
-    Call,
+    CallLane,
     Handler,
-    Lane,
     OnLaneError,
+    RemotingAnswer,
+    RemotingCall,
     answer_of,
     refusal,
 )
@@ -187,7 +187,7 @@ class RemotingDoor:
         self.broker.clients.expire()
         if self._offsets.is_due and not self._is_writing_offsets:
             self._is_writing_offsets = True
-            self._lanes[Lane.APPEND].pool.give(self._write_offsets)
+            self._lanes[CallLane.APPEND].pool.give(self._write_offsets)
         if self._server_tls is not None:
             self._server_tls.refresh()
         self.loop.call_later(_LOOK_S, self._look)
@@ -269,17 +269,17 @@ class RemotingDoor:
         except Exception as error:
             reply(answer_of(error))
             return
-        call = Call(self, self.broker, connection, frame, caller, reply, handler.lane)
+        call = RemotingCall(self, self.broker, connection, frame, caller, reply, handler.lane)
         if frame.fault is not None:
             reply(refusal(ResponseCode.SYSTEM_ERROR, frame.fault))
-        elif handler.lane is Lane.LOOP:
+        elif handler.lane is CallLane.LOOP:
             self._answer_here(handler, call)
         else:
             self._give(self._lanes[handler.lane], handler, call)
 
     # answering
 
-    def _answer_here(self, handler: Handler, call: Call) -> None:
+    def _answer_here(self, handler: Handler, call: RemotingCall) -> None:
         try:
             answer = handler.run(call)
         except OnLaneError as other:
@@ -291,11 +291,11 @@ class RemotingDoor:
         if answer is not None:
             call.reply(answer)
 
-    def again(self, call: Call) -> None:
+    def again(self, call: RemotingCall) -> None:
         """Has a call handled anew, on its lane; from any thread."""
         self.call_soon(partial(self._again, call))
 
-    def again_when_caught_up(self, call: Call) -> None:
+    def again_when_caught_up(self, call: RemotingCall) -> None:
         """Has a call handled anew when its client is no longer behind; from any thread."""
         self.call_soon(lambda: call.connection.when_caught_up(partial(self._again, call)))
 
@@ -303,13 +303,13 @@ class RemotingDoor:
         """Returns the monotonic time."""
         return self.clock.monotonic_s()
 
-    def _again(self, call: Call) -> None:
+    def _again(self, call: RemotingCall) -> None:
         if call.connection.is_closed:
-            call.reply(Answer())  # counts it as answered
+            call.reply(RemotingAnswer())  # counts it as answered
         else:
             self._give(self._lanes[call.lane], HANDLERS[call.code], call)
 
-    def _give(self, lane: _Lane, handler: Handler, call: Call) -> None:
+    def _give(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         if lane.under_way >= lane.most:
             call.reply(
                 refusal(
@@ -326,7 +326,7 @@ class RemotingDoor:
             lane.under_way -= 1
             call.reply(refusal(ResponseCode.SYSTEM_BUSY, "no thread could be started"))
 
-    def _work(self, lane: _Lane, handler: Handler, call: Call) -> None:
+    def _work(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         try:
             with through_gate(lane.gate):
                 answer = handler.run(call)
@@ -340,20 +340,20 @@ class RemotingDoor:
         if answer is not None:
             call.reply(answer)
 
-    def _move(self, lane: _Lane, cold: _Lane, handler: Handler, call: Call) -> None:
+    def _move(self, lane: _Lane, cold: _Lane, handler: Handler, call: RemotingCall) -> None:
         lane.under_way -= 1
         self._give(cold, handler, call)
 
     def _left(self, lane: _Lane) -> None:
         lane.under_way -= 1
 
-    def _reply(self, connection: Connection, frame: Frame, size: int, answer: Answer) -> None:
+    def _reply(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if threading.current_thread() is self._thread:
             self._send(connection, frame, size, answer)
         else:
             self.call_soon(partial(self._send, connection, frame, size, answer))
 
-    def _send(self, connection: Connection, frame: Frame, size: int, answer: Answer) -> None:
+    def _send(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if not frame.is_oneway and not connection.is_closed:
             parts = [answer.body] if isinstance(answer.body, bytes | memoryview) else list(answer.body)
             head = Frame(
@@ -399,7 +399,7 @@ def _limits(settings: Settings) -> ConnectionLimits:
     )  # fmt: skip
 
 
-def _lanes(settings: ServeSettings) -> dict[Lane, _Lane]:
+def _lanes(settings: ServeSettings) -> dict[CallLane, _Lane]:
     def lane(name: str, threads: int, most: int, setting: str) -> _Lane:
         return _Lane(name, WorkerPool(threads, f"tierlog-rocketmq-{name}", linger_s=_LINGER_S), most, setting)
 
@@ -407,4 +407,4 @@ def _lanes(settings: ServeSettings) -> dict[Lane, _Lane]:
     read.gate = _NoArchive(0, "")
     read.cold = lane("archive", settings.read_threads, settings.max_reads, "serve.max_reads")
     append = lane("append", settings.append_threads, settings.max_appends, "serve.max_appends")
-    return {Lane.READ: read, Lane.APPEND: append}
+    return {CallLane.READ: read, CallLane.APPEND: append}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tierlog.index.search.query import Query
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import MOST_BYTES, check_may_read
 from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError
@@ -20,8 +20,8 @@ _TAG_INDEX = "T"
 _NO_HOST = bytes(8)
 
 
-@handles(RequestCode.QUERY_MESSAGE, lane=Lane.READ)
-def messages_of_key(call: Call) -> Answer:
+@handles(RequestCode.QUERY_MESSAGE, lane=CallLane.READ)
+def messages_of_key(call: RemotingCall) -> RemotingAnswer:
     """Answers with the newest messages that have a key, in a range of store times that includes its ends."""
     topic, key = call.text("topic"), call.text("key")
     check_may_read(call, topic)
@@ -43,14 +43,14 @@ def messages_of_key(call: Call) -> Answer:
         answer.fields = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
         return answer
     newest = max(one.record.physical_offset for one in found)
-    return Answer(
+    return RemotingAnswer(
         {"indexLastUpdateTimestamp": str(call.broker.clock.now_ms()), "indexLastUpdatePhyoffset": str(newest)},
         [encode_record(one.record) for one in found],
     )
 
 
-@handles(RequestCode.VIEW_MESSAGE_BY_ID, lane=Lane.READ)
-def message_by_offset(call: Call) -> Answer:
+@handles(RequestCode.VIEW_MESSAGE_BY_ID, lane=CallLane.READ)
+def message_by_offset(call: RemotingCall) -> RemotingAnswer:
     """Answers with the message at a physical offset, which its id has; one that is not there is a system error to
     clients."""
     offset = call.number("offset")
@@ -59,4 +59,4 @@ def message_by_offset(call: Call) -> Answer:
         call.caller.check(Scope.READ, message.record.topic)
     except (MessageNotFoundError, InvalidRequestError):
         return refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-    return Answer(body=encode_record(message.record))
+    return RemotingAnswer(body=encode_record(message.record))

@@ -7,12 +7,13 @@ from functools import partial
 from itertools import count
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.remoting.calls import (
-    Answer,
-    Call,
-    Lane,
+    CallLane,
     OnLaneError,
+    RemotingAnswer,
+    RemotingCall,
     answer_of,
     handles,
     parse_number,
@@ -22,8 +23,6 @@ from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.shared_sends import Sent
 from tierlog.service.rocketmq.topics import (
     AUTO_CREATE_TOPIC,
-    DEAD_LETTER_PREFIX,
-    RETRY_PREFIX,
     check_may_write,
     is_group_topic,
 )
@@ -46,8 +45,8 @@ _QUEUES_OF_GROUP = 1
 _turn = count()
 
 
-@handles(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, lane=Lane.LOOP)
-def send(call: Call) -> Answer | None:
+@handles(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, lane=CallLane.LOOP)
+def send(call: RemotingCall) -> RemotingAnswer | None:
     """Appends what was sent, and answers when it is flushed."""
     try:
         return _send(call)
@@ -59,13 +58,13 @@ def send(call: Call) -> Answer | None:
         return answer
 
 
-def _refused(error: InvalidRequestError) -> Answer:
+def _refused(error: InvalidRequestError) -> RemotingAnswer:
     """Answers a message that no broker would take, so that no client sends it to another."""
     found = answer_of(error)
-    return Answer(REGION, code=ResponseCode.MESSAGE_ILLEGAL, remark=found.remark)
+    return RemotingAnswer(REGION, code=ResponseCode.MESSAGE_ILLEGAL, remark=found.remark)
 
 
-def _send(call: Call) -> Answer | None:
+def _send(call: RemotingCall) -> RemotingAnswer | None:
     fields, names = call.frame.fields, _LONG if call.code == RequestCode.SEND_MESSAGE else _SHORT
     topic = fields.get(names["b"])
     if topic is None:
@@ -94,7 +93,7 @@ def _send(call: Call) -> Answer | None:
     return None
 
 
-def check_may_send(call: Call, topic: str) -> None:
+def check_may_send(call: RemotingCall, topic: str) -> None:
     """Raises :class:`ForbiddenError` or :class:`InvalidRequestError` unless the caller may send to the topic."""
     validate_topic(topic)
     check_may_write(topic)
@@ -104,7 +103,7 @@ def check_may_send(call: Call, topic: str) -> None:
         call.caller.check(Scope.PRODUCE, topic)
 
 
-def _queues(call: Call, topic: str, wanted: int, like: str) -> int:
+def _queues(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
     """Returns the topic's number of queues; a topic that is not there yet is made, on another lane."""
     store, settings = call.broker.store, call.broker.settings
     queues = store.find_queues(topic)
@@ -113,15 +112,15 @@ def _queues(call: Call, topic: str, wanted: int, like: str) -> int:
     is_of_group = is_group_topic(topic)
     if not is_of_group and not (settings.create_topics and like == AUTO_CREATE_TOPIC):
         raise TopicNotFoundError(f"topic[{topic}] not exist, apply first please!")
-    if call.lane is Lane.LOOP:
-        raise OnLaneError(Lane.APPEND)
+    if call.lane is CallLane.LOOP:
+        raise OnLaneError(CallLane.APPEND)
     most = settings.hot.default_queues
     made = _QUEUES_OF_GROUP if is_of_group else min(max(1, wanted or most), most)
     store.make_topic(topic, made, may_make=True)
     return store.find_queues(topic) or made
 
 
-def _answer(call: Call, transaction_id: str, found: Sequence[Appended] | BaseException) -> None:
+def _answer(call: RemotingCall, transaction_id: str, found: Sequence[Appended] | BaseException) -> None:
     if isinstance(found, InvalidRequestError):
         call.reply(_refused(found))
     elif isinstance(found, BaseException):
@@ -132,11 +131,11 @@ def _answer(call: Call, transaction_id: str, found: Sequence[Appended] | BaseExc
         call.reply(sent_answer(found, transaction_id))
 
 
-def sent_answer(found: Sequence[Appended], transaction_id: str = "") -> Answer:
+def sent_answer(found: Sequence[Appended], transaction_id: str = "") -> RemotingAnswer:
     """Answers where the messages of one send went; they are in one queue."""
     first = found[0]
     ids = first.message_id if len(found) == 1 else ",".join([one.message_id for one in found])
-    return Answer(
+    return RemotingAnswer(
         {
             "msgId": ids,
             "queueId": str(first.queue_id),

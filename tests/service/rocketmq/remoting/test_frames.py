@@ -18,7 +18,7 @@ from tierlog.service.rocketmq.remoting.frames import (
 from tierlog.tiering.base.errors import InvalidRequestError
 
 _INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
-_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 _FRAMES = st.builds(
     Frame,
     code=st.integers(-(1 << 15), (1 << 15) - 1),
@@ -36,7 +36,7 @@ _FRAMES = st.builds(
 @given(frames=st.lists(_FRAMES, max_size=5), cuts=st.lists(st.integers(1, 60), max_size=40))
 def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[Frame], cuts: list[int]) -> None:
     data = b"".join(map(encode_frame, frames))
-    reader, found = FrameReader(1 << 20), []
+    reader, found = FrameReader(1 << 20), list[Frame]()
     for cut in [*cuts, len(data)]:
         piece, data = data[:cut], data[cut:]
         found += reader.feed(piece)
