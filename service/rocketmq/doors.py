@@ -16,6 +16,7 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import TIMER_TOPIC, Timers
 from tierlog.service.engine.opening import door_address
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
@@ -82,13 +83,18 @@ class Doors:
         """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate."""
         clock = clock or SystemClock()
         deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
+        timers = Timers(store, clock, SystemRandomness())
         try:
+            if self._sockets or store.find_queues(TIMER_TOPIC) is not None:  # what is due fires with the doors shut too
+                deliveries.start()
+                timers.start()
             listening, where = self._sockets.get("listen"), settings.rocketmq.listen
             if listening is not None and where is not None:
                 address = door_address(settings, where)
                 door = RemotingDoor(
                     listening, store, settings, clock,
-                    address=_text(address), control=control, audit=audit, tls=ServerTls.of(settings.serve),
+                    deliveries=deliveries, timers=timers, address=_text(address), control=control, audit=audit,
+                    tls=ServerTls.of(settings.serve),
                 )  # fmt: skip
                 door.start()
                 self._opened.append(door)
@@ -103,7 +109,14 @@ class Doors:
             yield
         finally:
             self.stop()
+            timers.close()
             deliveries.close()
+
+    @property
+    def remoting(self) -> RemotingDoor:
+        """The remoting door, which is open."""
+        (door,) = [door for door in self._opened if isinstance(door, RemotingDoor)]
+        return door
 
     def stop(self) -> None:
         """Closes the doors, answering what is in work. Idempotent."""
