@@ -20,12 +20,14 @@ import grpc
 import uvloop
 
 from tierlog.service.access.control import AccessControl
+from tierlog.service.config.rocketmq import RocketmqSettings
 from tierlog.service.config.serve import ServeSettings
-from tierlog.service.config.settings import RocketmqSettings, Settings
+from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
-from tierlog.service.rocketmq.grpc.calls import DoorParts, Lanes, Waits
+from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
 from tierlog.service.rocketmq.grpc.service import MessagingService
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
@@ -41,7 +43,7 @@ _HANDSHAKE_MS = 20_000
 _KEEP_ALIVE_MS = 60_000
 #: A client has its stream of Telemetry; a connection without any call is nobody's.
 _IDLE_MS = 120_000
-#: Clients send pings to keep a connection through firewalls; fewer than this many ms apart is too often.
+#: GrpcClients send pings to keep a connection through firewalls; fewer than this many ms apart is too often.
 _LEAST_PING_MS = 5_000
 
 
@@ -55,12 +57,13 @@ class GrpcDoor:
         clock: Clock,
         *,
         deliveries: Deliveries,
+        timers: Timers,
         address: tuple[str, int] | None = None,
         control: AccessControl | None = None,
     ) -> None:
         """``address`` is host and port that clients are told; unless given, where it listens."""
         self._store, self._settings, self._clock = store, settings, clock
-        self._deliveries = deliveries
+        self._deliveries, self._timers = deliveries, timers
         self._address = address
         self._access = SignedAccess(control, clock)
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -112,13 +115,15 @@ class GrpcDoor:
         self.port = _listen(server, where, self._settings.serve)
         parts = DoorParts(
             self._store,
+            self._deliveries,
+            self._timers,
             self._settings,
             self._clock,
-            Lanes(self._settings.serve),
+            DoorLanes(self._settings.serve),
             self._address or (where.rpartition(":")[0].strip("[]"), self.port),
             waits,
         )
-        service = MessagingService(parts, self._deliveries, self._access)
+        service = MessagingService(parts, self._access)
         server.add_generic_rpc_handlers((service.handlers(),))
         service.sends.start()
         await server.start()

@@ -11,6 +11,7 @@ import pytest
 from tests.support.rocketmq.grpc_client import Code, GrpcClient, message, resource
 from tests.support.rocketmq.grpc_world import GrpcWorld, grpc_world
 from tierlog.index.search.query import Query
+from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.format.hashing import java_hash
 from tierlog.tiering.message.batch import Message
 
@@ -119,3 +120,34 @@ def test_a_message_that_rest_appended_is_received_with_all_it_has(world: GrpcWor
     assert (found.body, dict(found.user_properties)) == (b"hello", {"a": "b"})
     assert (list(of.keys), of.tag, of.born_timestamp.seconds) == (["k1", "k2"], "paid", 1_700_000_000)
     assert of.message_id == world.stored()[0].record.message_id
+
+
+def test_a_delayed_message_comes_at_its_time_and_not_before(world: GrpcWorld, client: GrpcClient) -> None:
+    world.store.create_topic("orders", 1)
+    at_ms = SystemClock().now_ms() + 1_500
+    answer = client.send(message(b"late", deliver_ms=at_ms, keys=["k"]))
+    assert answer.status.code == Code.OK
+    assert world.store.offsets("orders", 0) == (0, 0)
+    status, (found,) = client.receive(wait_ms=20_000)
+    assert status.code == Code.OK
+    assert (found.body, list(found.system_properties.keys)) == (b"late", ["k"])
+    assert world.stored()[0].record.store_ms >= at_ms
+
+
+def test_a_time_that_is_over_is_no_delay(world: GrpcWorld, client: GrpcClient) -> None:
+    client.send(message(deliver_ms=1))
+    assert len(world.stored()) == 1
+
+
+def test_a_delay_that_is_too_long_is_refused(client: GrpcClient) -> None:
+    at_ms = SystemClock().now_ms() + 41 * 24 * 3_600_000
+    assert client.send(message(deliver_ms=at_ms)).status.code == Code.ILLEGAL_DELIVERY_TIME
+
+
+def test_a_delayed_message_can_be_taken_back(client: GrpcClient) -> None:
+    at_ms = SystemClock().now_ms() + 3_600_000
+    (entry,) = client.send(message(deliver_ms=at_ms, message_id="0A")).entries
+    answer = client.call("RecallMessage", topic=resource("orders"), recall_handle=entry.recall_handle)
+    assert (answer.status.code, answer.message_id) == (Code.OK, "0A")
+    answer = client.call("RecallMessage", topic=resource("orders"), recall_handle="none")
+    assert answer.status.code == Code.BAD_REQUEST
