@@ -34,7 +34,7 @@ from tierlog.tiering.base.errors import (
 )
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import count_present
-from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupState, Queue, named, validate_group
+from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupPosition, GroupState, Queue, named, validate_group
 from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.message.batch import validate_topic
 
@@ -432,6 +432,22 @@ class ConsumerGroups:
         self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
         # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
+
+    def position(self, name: str, topic: str, queue_id: int) -> GroupPosition:
+        """Returns where a group is in an own queue."""
+        return self._offsets.position(name, (topic, self._store_id, queue_id))
+
+    def advance(self, name: str, moves: Mapping[tuple[str, int], tuple[GroupPosition, int]]) -> None:
+        """Commits how far deliveries of own queues have come, making the group if it is new.
+
+        Members and generations do not matter: the deliveries of a queue are counted in one place. A queue in which the
+        group is not any more where its move begins stays where it is.
+        """
+        self._claim_new(validate_group(name))
+        self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
+        self._offsets.advance(
+            name, {(topic, self._store_id, queue_id): move for (topic, queue_id), move in moves.items()}
+        )
 
     def reset(
         self, name: str, to: ResetTo, queues: ResetQueues | None = None, *, dry_run: bool = False

@@ -36,6 +36,7 @@ from tierlog.tiering.cold.manifest.catalogue import ArchiveTotals
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.record import encode_host
 from tierlog.tiering.hot.consumer_groups import GroupOffsets
+from tierlog.tiering.hot.delivery_states import DeliveryStates
 from tierlog.tiering.hot.identity import StoreIdentity, is_made, plan_identity
 from tierlog.tiering.hot.store import HotStore, mark_in_use
 from tierlog.tiering.hot.topic_deletion import DeletedTopics
@@ -125,6 +126,7 @@ class StoreParts:
     fetcher: Fetcher
     searcher: Searcher
     groups: ConsumerGroups
+    deliveries: DeliveryStates
     meter: Meter
     stopping: threading.Event
     resources: contextlib.ExitStack
@@ -163,9 +165,10 @@ def _open_once(
         archive = _archive_parts(directory, components, volume=volume, resources=resources)
         known = KnownErasures(manifest, seen.tombstones, DeletedTopics(hot.store).current)
         offsets = _group_offsets(directory, components, identity=identity, hot=hot, resources=resources)
+        deliveries = _delivery_states(directory, hot=hot, resources=resources)
         writers = _archive_writers(
             directory, components, identity=identity, hot=hot, archive=archive, known=known, offsets=offsets,
-            stopping=stopping,
+            deliveries=deliveries, stopping=stopping,
         )  # fmt: skip
         searcher = make_searcher(components.settings, components.clock)
         removal = make_removal(
@@ -177,8 +180,8 @@ def _open_once(
         volume.is_open()
         return StoreParts(
             directory=directory, identity=identity, hot=hot, archive=archive, writers=writers, known=known,
-            removal=removal, fetcher=fetcher, searcher=searcher, groups=groups, meter=meter, stopping=stopping,
-            resources=resources.pop_all(),
+            removal=removal, fetcher=fetcher, searcher=searcher, groups=groups, deliveries=deliveries,
+            meter=meter, stopping=stopping, resources=resources.pop_all(),
         )  # fmt: skip
 
 
@@ -344,14 +347,25 @@ def _group_offsets(
 ) -> GroupOffsets:
     """Opens the committed offsets of groups; closed before the lock goes."""
 
-    def read_only_reason() -> str | None:
-        return "opened read-only" if directory.read_only else hot.store.guard.read_only_reason
-
     offsets = GroupOffsets(
-        directory.fs, directory.paths, identity.store_id, read_only_reason, components.settings.max_groups
+        directory.fs, directory.paths, identity.store_id, partial(_read_only_reason, directory, hot),
+        components.settings.max_groups,
     )  # fmt: skip
     resources.callback(offsets.close)
     return offsets
+
+
+def _delivery_states(directory: StoreDirectory, *, hot: HotTier, resources: contextlib.ExitStack) -> DeliveryStates:
+    """Opens what groups have above their committed offsets; closed before the lock goes."""
+    states = DeliveryStates(
+        directory.fs, directory.paths, partial(_read_only_reason, directory, hot), hot.store.flush_seen
+    )  # fmt: skip
+    resources.callback(states.close)
+    return states
+
+
+def _read_only_reason(directory: StoreDirectory, hot: HotTier) -> str | None:
+    return "opened read-only" if directory.read_only else hot.store.guard.read_only_reason
 
 
 def _archive_writers(
@@ -363,6 +377,7 @@ def _archive_writers(
     archive: ArchiveParts | None,
     known: KnownErasures,
     offsets: GroupOffsets,
+    deliveries: DeliveryStates,
     stopping: threading.Event,
 ) -> ArchiveWriters | None:
     """Builds what brings messages into the archive, which must not be another volume's; None where nothing does."""
@@ -370,8 +385,9 @@ def _archive_writers(
         return None
     manifest, clock, randomness = archive.manifest, components.clock, components.randomness
     state = StateWriter(
-        hot.store, offsets, volume_id=identity.volume_id, manifest=manifest, clock=clock, randomness=randomness
-    )
+        hot.store, offsets, deliveries, volume_id=identity.volume_id, manifest=manifest, clock=clock,
+        randomness=randomness,
+    )  # fmt: skip
     mover = ArchiveMover(
         hot, archive, directory=directory, components=components, identity=identity, known=known, state=state
     )

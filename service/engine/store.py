@@ -42,6 +42,7 @@ from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
 from tierlog.tiering.base.types import Boundary, Durability, count_present
 from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.cold.manifest.catalogue import Total
+from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.message.batch import MAX_QUEUES
@@ -92,6 +93,8 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
+        #: What groups have above their committed offsets, for who delivers to them.
+        self.delivery_states = parts.deliveries
         #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
@@ -300,6 +303,14 @@ class Store:
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
 
+    def hides(self, record: Record) -> bool:
+        """Whether an erasure hides a record, or its topic was deleted since."""
+        return self._known.current().hides(record)
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Returns the message of a queue whose record begins there, whichever tier; None if there is none."""
+        return self._fetcher.message_at(physical_offset) if physical_offset >= 0 else None
+
     def shown_message(
         self, message_id: str, show: Callable[[StoredMessage], dict[str, Any]], store_id: str | None = None
     ) -> dict[str, Any]:
@@ -312,6 +323,28 @@ class Store:
         """Calls ``notify`` once inside the context, on another thread, when ``offset`` may be readable."""
         found = self._hot.topics.get(topic)
         return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
+
+    def watch_until(
+        self, arrived: Callable[[], bool], notify: Callable[[], object]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Calls ``notify`` once inside the context, on another thread, when ``arrived()`` holds.
+
+        It is asked, and must be quick, when something was appended, at each flush and after :meth:`wake`.
+        """
+        return self._background.pull_waiters.watch(arrived, notify)
+
+    def wake(self) -> None:
+        """Has what is watched looked at again."""
+        self._background.pull_waiters.look()
+
+    def next_offset(self, topic: str, queue_id: int, *, catch_up: bool = False) -> int:
+        """Returns the end of a queue, as far as the log is dispatched or, with ``catch_up``, can be seen.
+
+        Raises :class:`TopicNotFoundError`.
+        """
+        if catch_up:
+            self._hot.dispatch()
+        return self._hot.next_offset(self._hot.topics.get(topic), queue_id)
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tierlog.service.delivery.group_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tierlog.tiering.base.errors import ForbiddenError
 
 #: The topic whose route clients ask for where their own does not exist: "make it like this one".
 AUTO_CREATE_TOPIC = "TBW102"
-RETRY_PREFIX, DEAD_LETTER_PREFIX = "%RETRY%", "%DLQ%"
 #: What the store itself keeps timers and half messages in.
 TIMER_TOPIC, HALF_TOPIC, HALF_OP_TOPIC = (
     "rmq_sys_wheel_timer",

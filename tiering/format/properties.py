@@ -32,8 +32,8 @@ WAIT, TRANSIENT = "WAIT", "__RMQ.TRANSIENT."
 
 
 def _pairs_named(names: str) -> re.Pattern[bytes]:
-    """Matches each whole pair whose name matches, its end included."""
-    return re.compile(rf"(?<![^\x02])(?:{names})\x01[^\x02]*(?:\x02|\Z)".encode())
+    """Matches each whole pair whose name matches, with the end of the pair before it, by which it is found fast."""
+    return re.compile(rf"\x02(?:{names})\x01[^\x02]*".encode())
 
 
 _STORE_PAIRS = "|".join(map(re.escape, sorted(STORE_FIELDS)))
@@ -43,7 +43,7 @@ _NOT_STORED = _pairs_named(rf"{_STORE_PAIRS}|{WAIT}|{re.escape(TRANSIENT)}[^\x01
 
 def without_store_fields(text: bytes) -> bytes:
     """Returns a client's property text without what has a name of the store's own."""
-    return _OF_STORE.sub(b"", text)
+    return _OF_STORE.sub(b"", b"\x02" + text)[1:]
 
 
 def text_as_stored(text: bytes) -> bytes:
@@ -51,7 +51,7 @@ def text_as_stored(text: bytes) -> bytes:
 
     It leaves out what is for the broker only, and ends every pair.
     """
-    text = _NOT_STORED.sub(b"", text)
+    text = _NOT_STORED.sub(b"", b"\x02" + text)[1:]
     return text if not text or text.endswith(b"\x02") else text + b"\x02"
 
 

@@ -35,6 +35,8 @@ _OWN = [name.encode() for name in sorted(OWN_FIELDS)]
 OWN_NAMES = np.frombuffer(b"".join(_OWN), np.uint8)
 OWN_STARTS = np.cumsum([0, *map(len, _OWN)])
 
+#: ``__CRC32#`` read little-endian.
+CHECKSUM_NAME = 0x2332334352435F5F
 _ONES, _TOPS = 0x0101010101010101, 0x8080808080808080
 #: A property text with more names is compared by the oracle.
 _MOST_NAMES = 64
@@ -173,6 +175,8 @@ def join_properties(job):
             ):
                 return int64(0)
             if is_own(own, own_starts, own_count, name, name_length) or _is_twice(name_offsets, names, first, j):
+                return int64(0)
+            if name_length >= 8 and load_i64(name + name_length - 8) == CHECKSUM_NAME:
                 return int64(0)
             # both with their separators
             copy_short(at, name, name_length)

@@ -11,7 +11,7 @@ from numba import int64
 
 from tierlog.tiering.format.client_batch import ENTRY_BYTES
 from tierlog.tiering.format.properties import STORE_FIELDS
-from tierlog.tiering.kernels.batch_layout import is_own
+from tierlog.tiering.kernels.batch_layout import CHECKSUM_NAME, is_own
 from tierlog.tiering.kernels.encode import CLIENT_FIELDS_BYTES
 from tierlog.tiering.kernels.primitives import (
     called,
@@ -32,14 +32,13 @@ _STORE = [name.encode() for name in sorted(STORE_FIELDS)]
 STORE_NAMES = np.frombuffer(b"".join(_STORE), np.uint8)
 STORE_STARTS = np.cumsum([0, *map(len, _STORE)])
 
-_CHECKSUM = 0x2332334352435F5F  # "__CRC32#" read little-endian
 _SECTOR_BYTES = 512
 
 
 @called
 def _is_ordinary(text, end, store, store_starts, store_count):
     """Whether a property text has nothing of the store's, and no run of zeros that could be a lost sector."""
-    if end - text >= 20 and load_i64(end - 20) == _CHECKSUM and load_u8(end - 12) == 1:
+    if end - text >= 20 and load_i64(end - 20) == CHECKSUM_NAME and load_u8(end - 12) == 1:
         return False
     if end - text >= _SECTOR_BYTES and find_byte(text, end, 0) < end:
         return False

@@ -37,8 +37,10 @@ CLIENT_FIELDS = np.dtype(
     ]
 )
 CLIENT_FIELDS_BYTES = CLIENT_FIELDS.itemsize
+_CLIENT_FIELDS = Struct("=iiiiq20s4x")
 #: Makes a row of them: flag, sys_flag, reconsume times, bytes of the born host, prepared offset, born host.
-pack_client_fields = Struct("=iiiiq20s4x").pack
+pack_client_fields = _CLIENT_FIELDS.pack
+unpack_client_fields = _CLIENT_FIELDS.unpack
 #: The names that the kernel writes itself.
 PROPERTY_NAMES = np.frombuffer(f"{KEYS}{TAGS}{RECORD_CHECKSUM}".encode(), np.uint8)
 

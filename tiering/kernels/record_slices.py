@@ -7,7 +7,7 @@ that are neighbours make one slice.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,40 +33,46 @@ from tierlog.tiering.kernels.queue_units import record_tag_hash
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 
 _RUN_BYTES = 32
-_UNITS_AHEAD = 8
+_UNITS_AHEAD = 4
+_BYTES_AHEAD = 2048
 _COMMITTED = int(SysFlag.TRANSACTION_COMMIT)
 
-#: What is counted for a whole answer, then what one call tells: int64 each.
-_PROGRESS = ("records", "bytes", "looked_at", "read_bytes", "is_full", "slices", "next_offset", "run", "position")
-_RECORDS, _BYTES, _LOOKED_AT, _READ, _IS_FULL, _SLICES, _NEXT, _RUN, _POSITION = range(0, 8 * len(_PROGRESS), 8)
-#: What bounds an answer: int64 each. ``hashes`` is an address, ``hash_count`` -1 where no tag rules anything out.
-_BOUNDS = ("records", "bytes", "looked_at", "read_bytes", "hashes", "hash_count")
-_HASHES, _HASH_COUNT = 32, 40
+#: What is counted for a whole answer, what one call tells, and what bounds the answer: int64 each, in this order.
+#: Behind them lie ``hash_count`` hashes of tags, and then the slices of one call: begin and end of each.
+_FIELDS = (
+    "records", "bytes", "looked_at", "read_bytes", "is_full", "slices", "next_offset", "run", "position",
+    "most_records", "most_bytes", "most_looked_at", "most_read_bytes", "hash_count",
+)  # fmt: skip
+_FIELD_BYTES = 112
+assert len(_FIELDS) == _FIELD_BYTES // 8
+_RECORDS, _BYTES, _LOOKED_AT, _READ, _IS_FULL, _SLICES, _NEXT, _RUN, _POSITION = range(0, 72, 8)
+_MOST_RECORDS, _MOST_BYTES, _MOST_LOOKED_AT, _MOST_READ, _HASH_COUNT = range(72, _FIELD_BYTES, 8)
+_EVERY_TAG = -1
+_NOTHING = (0,) * 9
 
 
 @called
-def _add(progress, number, value):
-    store_i64(progress + number, load_i64(progress + number) + value)
+def _add(answer, number, value):
+    store_i64(answer + number, load_i64(answer + number) + value)
 
 
 @called
-def _is_over(bounds, progress):
+def _is_over(answer):
     """Whether nothing more is to be looked at, and says so if it is."""
     if (
-        load_i64(progress + _RECORDS) >= load_i64(bounds + _RECORDS)
-        or load_i64(progress + _LOOKED_AT) >= load_i64(bounds + _LOOKED_AT)
-        or load_i64(progress + _READ) > load_i64(bounds + _READ)
+        load_i64(answer + _RECORDS) >= load_i64(answer + _MOST_RECORDS)
+        or load_i64(answer + _LOOKED_AT) >= load_i64(answer + _MOST_LOOKED_AT)
+        or load_i64(answer + _READ) > load_i64(answer + _MOST_READ)
     ):
-        store_i64(progress + _IS_FULL, 1)
+        store_i64(answer + _IS_FULL, 1)
         return True
     return False
 
 
 @called
-def _is_wanted(bounds, tag_hash):
-    hashes = load_i64(bounds + _HASHES)
-    for number in range(load_i64(bounds + _HASH_COUNT)):
-        if load_i64(hashes + 8 * number) == tag_hash:
+def _is_wanted(answer, tag_hash):
+    for number in range(load_i64(answer + _HASH_COUNT)):
+        if load_i64(answer + _FIELD_BYTES + 8 * number) == tag_hash:
             break
     else:
         return False
@@ -74,22 +80,22 @@ def _is_wanted(bounds, tag_hash):
 
 
 @called
-def _put(bounds, progress, slices, start, size):
+def _put(answer, start, size):
     """Adds the record at ``start`` to the slices; False if the answer has no room for it."""
-    records = load_i64(progress + _RECORDS)
-    if records > 0 and load_i64(progress + _BYTES) + size > load_i64(bounds + _BYTES):
-        store_i64(progress + _IS_FULL, 1)
+    records = load_i64(answer + _RECORDS)
+    if records > 0 and load_i64(answer + _BYTES) + size > load_i64(answer + _MOST_BYTES):
+        store_i64(answer + _IS_FULL, 1)
         return False
-    _add(progress, _RECORDS, 1)
-    _add(progress, _BYTES, size)
-    found = load_i64(progress + _SLICES)
-    last = slices + 16 * (found - 1)
+    _add(answer, _RECORDS, 1)
+    _add(answer, _BYTES, size)
+    found = load_i64(answer + _SLICES)
+    last = answer + _FIELD_BYTES + 8 * max(load_i64(answer + _HASH_COUNT), 0) + 16 * (found - 1)
     if found > 0 and load_i64(last + 8) == start:
         store_i64(last + 8, start + size)
     else:
         store_i64(last + 16, start)
         store_i64(last + 24, start + size)
-        store_i64(progress + _SLICES, found + 1)
+        store_i64(answer + _SLICES, found + 1)
     return True
 
 
@@ -102,24 +108,23 @@ def _differs(tables, at, spans):
     return record_differs(tables, at, size, properties_length)
 
 
-@struct_kernel("tables units count log base limit begin topic topic_length queue_id first bounds progress slices")
+@struct_kernel("tables units count log base limit begin topic topic_length queue_id first answer")
 def _slice_units(job):
     """Goes through units of a queue, in one segment of the log, until one is odd; returns how many were passed."""
     (
-        tables, units, count, log, base, limit, begin, topic, topic_length, queue_id, first, bounds, progress, slices,
-    ) = load_fields(job, 14)  # fmt: skip
-    is_filtered = load_i64(bounds + _HASH_COUNT) >= 0
-    store_i64(progress + _SLICES, 0)
+        tables, units, count, log, base, limit, begin, topic, topic_length, queue_id, first, answer,
+    ) = load_fields(job, 12)  # fmt: skip
+    is_filtered = load_i64(answer + _HASH_COUNT) >= 0
+    store_i64(answer + _SLICES, 0)
     for i in range(count):
-        if _is_over(bounds, progress):
+        if _is_over(answer):
             return i
-        # have a later record's ends in the cache by then
+        # have a later record in the cache by then, or its beginning if it is large: the rest follows
         if i + _UNITS_AHEAD < count:
             unit = units + UNIT_BYTES * (i + _UNITS_AHEAD)
             ahead = log + load_be64(unit) - base
-            prefetch(ahead)
-            prefetch(ahead + 64)
-            prefetch(ahead + load_be32(unit + 8) - 64)
+            for line in range(0, min(load_be32(unit + 8), _BYTES_AHEAD), 64):
+                prefetch(ahead + line)
         # whether the unit leads to a record of this segment, and of the queue
         unit = units + UNIT_BYTES * i
         physical_offset = load_be64(unit)
@@ -142,19 +147,19 @@ def _slice_units(job):
             tag_hash = load_be64(unit + 12)
             if record_tag_hash(properties, properties_length) != tag_hash:
                 return i
-            if not _is_wanted(bounds, tag_hash):
-                _add(progress, _LOOKED_AT, 1)
+            if not _is_wanted(answer, tag_hash):
+                _add(answer, _LOOKED_AT, 1)
                 continue
         if _differs(tables, at, spans):
             return i
-        if not _put(bounds, progress, slices, physical_offset - base, size):
+        if not _put(answer, physical_offset - base, size):
             return i
-        _add(progress, _LOOKED_AT, 1)
-        _add(progress, _READ, size)
+        _add(answer, _LOOKED_AT, 1)
+        _add(answer, _READ, size)
     return count
 
 
-@struct_kernel("tables data length runs count run position topic topic_length first from_ms bounds progress slices")
+@struct_kernel("tables data length runs count run position topic topic_length first from_ms answer")
 def _slice_runs(job):
     """Goes through runs of frames, from a position in one of them on, until something is odd.
 
@@ -162,11 +167,11 @@ def _slice_runs(job):
     Records below the offset ``first`` do not count, and those stored before ``from_ms`` are as fillers are.
     """
     (
-        tables, data, length, runs, count, run, position, topic, topic_length, first, from_ms, bounds, progress, slices,
-    ) = load_fields(job, 14)  # fmt: skip
-    is_filtered = load_i64(bounds + _HASH_COUNT) >= 0
-    store_i64(progress + _SLICES, 0)
-    store_i64(progress + _NEXT, first)
+        tables, data, length, runs, count, run, position, topic, topic_length, first, from_ms, answer,
+    ) = load_fields(job, 12)  # fmt: skip
+    is_filtered = load_i64(answer + _HASH_COUNT) >= 0
+    store_i64(answer + _SLICES, 0)
+    store_i64(answer + _NEXT, first)
     is_odd = False
     while run < count and not is_odd:
         place = runs + _RUN_BYTES * run
@@ -174,7 +179,7 @@ def _slice_runs(job):
         if not 0 <= load_i64(place + 16) <= position <= end <= load_i64(place + 24) <= length:
             break
         while position < end:
-            if _is_over(bounds, progress) or end - position < FIXED_BYTES_V1:
+            if _is_over(answer) or end - position < FIXED_BYTES_V1:
                 is_odd = True
                 break
             at = data + position
@@ -199,26 +204,30 @@ def _slice_runs(job):
                 born_host = 20 if load_be32(at + 36) & 0x10 else 8
                 is_shown = load_be64(at + 48 + born_host) >= from_ms
                 is_found = is_shown and (
-                    not is_filtered or _is_wanted(bounds, record_tag_hash(properties, properties_length))
+                    not is_filtered or _is_wanted(answer, record_tag_hash(properties, properties_length))
                 )
             elif not is_filler(at, size):
                 is_odd = True
                 break
             if queue_offset >= first:
-                if is_found and not _put(bounds, progress, slices, position, size):
+                if is_found and not _put(answer, position, size):
                     is_odd = True
                     break
-                _add(progress, _LOOKED_AT, 1)
+                _add(answer, _LOOKED_AT, 1)
                 if is_shown:
-                    _add(progress, _READ, size)
-                store_i64(progress + _NEXT, queue_offset + 1)
+                    _add(answer, _READ, size)
+                store_i64(answer + _NEXT, queue_offset + 1)
             position += size
         if not is_odd:
             run += 1
             if run < count:
                 position = load_i64(runs + _RUN_BYTES * run)
-    store_i64(progress + _RUN, run)
-    store_i64(progress + _POSITION, position)
+    store_i64(answer + _RUN, run)
+    store_i64(answer + _POSITION, position)
+
+
+#: Where slices begin and end.
+Spans = Iterator[tuple[int, int]]
 
 
 class SliceBounds(NamedTuple):
@@ -233,40 +242,37 @@ class SliceBounds(NamedTuple):
 class RecordSlices:
     """Counts the records of one answer as they are found; for one thread."""
 
-    def __init__(self, bounds: SliceBounds, tag_hashes: Collection[int] | None = None) -> None:
+    def __init__(self, most: SliceBounds, tag_hashes: Collection[int] | None = None) -> None:
         """``tag_hashes``: a record whose tag has another is looked at, and not in the answer."""
-        self._hashes = np.array(sorted(tag_hashes or ()), np.int64)
-        self._progress = np.zeros(len(_PROGRESS), np.int64)
-        hash_count = -1 if tag_hashes is None else len(self._hashes)
-        self._bounds = np.array([*bounds, self._hashes.ctypes.data, hash_count], np.int64)
-        self._most = bounds
-        self._room = np.empty((min(bounds.records, bounds.looked_at), 2), np.int64)
-        self._fixed = {
-            "bounds": address_of(self._bounds), "progress": address_of(self._progress),
-            "slices": self._room.ctypes.data, "tables": CRC_TABLES,
-        }  # fmt: skip
+        hashes = sorted(tag_hashes or ())
+        self._first_slice = len(_FIELDS) + len(hashes)
+        self._answer = np.empty(self._first_slice + 2 * min(most.records, most.looked_at), np.int64)
+        hash_count = _EVERY_TAG if tag_hashes is None else len(hashes)
+        self._answer[: self._first_slice] = (*_NOTHING, *most, hash_count, *hashes)
+        self._at = address_of(self._answer)
+        self._most = most
 
     @property
     def records(self) -> int:
         """Records so far."""
-        return int(self._progress[0])
+        return int(self._answer[0])
 
     @property
     def bytes(self) -> int:
         """Their bytes."""
-        return int(self._progress[1])
+        return int(self._answer[1])
 
     @property
     def is_full(self) -> bool:
         """Whether the next record is not to be looked at."""
-        records, _, looked_at, read_bytes, is_full = self._progress[:5].tolist()
+        records, _, looked_at, read_bytes, is_full = self._answer[:5].tolist()
         most = self._most
         return bool(is_full or records >= most.records or looked_at >= most.looked_at or read_bytes > most.read_bytes)
 
     def add_units(
         self, units: NDArray[np.void], log: ByteArray, base: int, *, begin: int, topic: ByteArray, queue_id: int,
         first: int,
-    ) -> tuple[int, list[list[int]]]:  # fmt: skip
+    ) -> tuple[int, Spans]:  # fmt: skip
         """Goes through units of a queue, of which the first has the offset ``first``, -1 if that is not compared.
 
         Stops at a unit that does not lead to its record, or to a damaged one, or below the physical offset ``begin``,
@@ -278,14 +284,14 @@ class RecordSlices:
         passed = _slice_units(
             units=address_of(units), count=len(units), log=address_of(log), base=base, limit=len(log),
             begin=max(begin, base), topic=address_of(topic), topic_length=len(topic), queue_id=queue_id, first=first,
-            **self._fixed,
+            tables=CRC_TABLES, answer=self._at,
         )  # fmt: skip
         return int(passed), self._found()
 
     def add_runs(
         self, data: ByteArray, runs: NDArray[np.int64], run: int, position: int, *, topic: ByteArray, first: int,
         from_ms: int,
-    ) -> tuple[tuple[int, int], int, list[list[int]]]:  # fmt: skip
+    ) -> tuple[tuple[int, int], int, Spans]:  # fmt: skip
         """Goes through ``runs`` of frames in ``data`` from ``position`` in the run of this number on.
 
         Stops at what is no record and no filler, at a damaged record, at a run that lies outside its frame, and if the
@@ -298,22 +304,23 @@ class RecordSlices:
         _slice_runs(
             data=address_of(data), length=len(data), runs=address_of(runs), count=len(runs), run=run,
             position=position, topic=address_of(topic), topic_length=len(topic), first=first, from_ms=from_ms,
-            **self._fixed,
+            tables=CRC_TABLES, answer=self._at,
         )  # fmt: skip
-        next_offset, run, position = self._progress[6:].tolist()
+        next_offset, run, position = self._answer[6:9].tolist()
         return (run, position), next_offset, self._found()
 
     def add_plain(self, size: int, *, is_wanted: bool, is_read: bool) -> bool:
         """Counts a record that was looked at without this; False if it is wanted and there is no room for it."""
-        records, found_bytes, looked_at, read_bytes = self._progress[:4].tolist()
+        records, found_bytes, looked_at, read_bytes = self._answer[:4].tolist()
         if is_wanted and records and found_bytes + size > self._most.bytes:
-            self._progress[4] = 1
+            self._answer[4] = 1
             return False
-        self._progress[:4] = (
+        self._answer[:4] = (
             records + is_wanted, found_bytes + size * is_wanted, looked_at + 1, read_bytes + size * is_read,
         )  # fmt: skip
         return True
 
-    def _found(self) -> list[list[int]]:
-        found: list[list[int]] = self._room[: int(self._progress[5])].tolist()
-        return found
+    def _found(self) -> Spans:
+        end = self._first_slice + 2 * int(self._answer[5])
+        found: list[int] = self._answer[self._first_slice : end].tolist()  # a list a slice would wake the collector
+        return zip(found[::2], found[1::2], strict=True)

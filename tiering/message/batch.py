@@ -154,6 +154,16 @@ class BytesColumn:
         """So many values without any bytes."""
         return cls(np.zeros(1, np.uint8), np.zeros(count + 1, np.int64))
 
+    @classmethod
+    def joined(cls, columns: Sequence[BytesColumn]) -> BytesColumn:
+        """The values of all columns, one after the other."""
+        starts, end = [np.zeros(1, np.int64)], 0
+        for column in columns:
+            starts.append(column.starts[1:] + end)
+            end += int(column.starts[-1])
+        data = [column.data[: column.starts[-1]] for column in columns]
+        return cls(np.concatenate([*data, np.zeros(1, np.uint8)]), np.concatenate(starts))
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each value."""
@@ -380,6 +390,9 @@ def _without_own_fields(properties: Mapping[str, str]) -> Mapping[str, str]:
         if name == RECORD_CHECKSUM:
             raise InvalidRequestError(f"property {name!r} is written by the store", hint="hot.record_checksum adds it")
         raise InvalidRequestError(f"property {name!r} has a field of its own: use keys or tag")
+    for name in properties:
+        if name.endswith(RECORD_CHECKSUM):  # as the last property it would be taken for the record's checksum
+            raise InvalidRequestError(f"property {name!r} ends in {RECORD_CHECKSUM!r}", hint="use another name")
     return properties
 
 

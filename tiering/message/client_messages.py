@@ -11,18 +11,21 @@ nothing that a client sends is ever taken for the store's word.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
+from struct import error as StructError
 
 import numpy as np
 
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.base.types import EVER
 from tierlog.tiering.format.client_batch import decode_client_batch
-from tierlog.tiering.format.properties import RECORD_CHECKSUM, text_as_stored, without_store_fields
+from tierlog.tiering.format.properties import NAME_END, RECORD_CHECKSUM, text_as_stored, without_store_fields
 from tierlog.tiering.format.record import TRANSACTION_MASK, SysFlag, has_checksum
 from tierlog.tiering.kernels.client_batch import STORE_NAMES, STORE_STARTS, measure_client_batch, take_client_batch
-from tierlog.tiering.kernels.encode import CLIENT_FIELDS, pack_client_fields
+from tierlog.tiering.kernels.encode import CLIENT_FIELDS, pack_client_fields, unpack_client_fields
 from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.message.batch import (
+    ANY_QUEUE,
     LOST_SECTOR,
     MAX_QUEUES,
     BytesColumn,
@@ -33,13 +36,18 @@ from tierlog.tiering.message.batch import (
     validate_queue_id,
     validate_topic,
 )
-from tierlog.tiering.message.pending import LoneMessage, numbers_column
+from tierlog.tiering.message.pending import ClientFields, LoneMessage, numbers_column
 
 _V6 = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 #: One record that holds many messages: only the queues of a broker's batch topics know it.
 _INNER_BATCH = 0x80
-_I32_END, _I64_END = 1 << 31, 1 << 63
+_MIN_MS, _MAX_MS = EVER.from_ms, EVER.to_ms - 1
+_FLAG = Struct("=i")
+_LOOKS_LIKE_CHECKSUM = f"{RECORD_CHECKSUM}{NAME_END}".encode()
 _STORE_NAMES, _STORE_STARTS = address_of(STORE_NAMES), address_of(STORE_STARTS)
+
+
+_Row = tuple[str, int, int, bytes, bytes, bytes]
 
 
 class ClientMessages:
@@ -49,7 +57,7 @@ class ClientMessages:
     nothing of it is kept.
     """
 
-    __slots__ = ("_count", "_max_body_bytes", "_parts", "_queues_of", "_topics")
+    __slots__ = ("_count", "_max_body_bytes", "_parts", "_queues_of", "_rows", "_topics")
 
     def __init__(self, max_body_bytes: int, queues_of: Callable[[str], int] = lambda topic: MAX_QUEUES) -> None:
         """``queues_of`` tells how many queues a topic has for messages that name one."""
@@ -57,8 +65,10 @@ class ClientMessages:
         self._queues_of = queues_of
         #: Legal names, with the queues that each has at least.
         self._topics: dict[str, int] = {}
-        #: In the order in which they came: runs of single ones, and batches.
-        self._parts: list[list[LoneMessage] | MessageBatch] = []
+        #: Batches, and runs of single messages between them.
+        self._parts: list[MessageBatch] = []
+        #: The single messages behind them: topic, queue, born time, body, property text, row of other fields.
+        self._rows: list[_Row] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -84,19 +94,22 @@ class ClientMessages:
         ``born_host`` is 4 or 16 bytes of IP, and the port as int32. ``marks`` is property text of the store's own,
         which goes behind the client's. Body and properties may be any buffers; what is not ``bytes`` is copied.
         """
-        self._check_target(topic, queue_id)
-        _check_fields(
-            flag=flag, sys_flag=sys_flag, born_ms=born_ms, born_host=born_host, reconsume_times=reconsume_times,
-            prepared_offset=prepared_offset,
-        )  # fmt: skip
-        check_body_bytes(len(body), self._max_body_bytes)
-        text = text_as_stored(properties) + marks
-        _check_text(text, 0, len(marks))
-        fields = (
-            topic, queue_id, born_ms, body if type(body) is bytes else bytes(body), text, flag, sys_flag & ~_V6,
-            bytes(born_host), reconsume_times, prepared_offset,
-        )  # fmt: skip
-        return self._keep([LoneMessage(*fields)]).start
+        if not ANY_QUEUE <= queue_id < self._topics.get(topic, ANY_QUEUE):
+            self._check_target(topic, queue_id)
+        fields = _packed(flag, sys_flag, reconsume_times, prepared_offset=prepared_offset, born_host=born_host)
+        if not _MIN_MS <= born_ms <= _MAX_MS:
+            raise InvalidRequestError(f"born time {born_ms} is not a number of 64 bits")
+        if not 0 < len(body) <= self._max_body_bytes:
+            check_body_bytes(len(body), self._max_body_bytes)
+        text = text_as_stored(properties)
+        if len(text) >= len(LOST_SECTOR) or _LOOKS_LIKE_CHECKSUM in text:
+            _check_text(text, 0)
+        if marks:
+            text += marks
+            check_property_bytes(len(text), 0)
+        self._rows.append((topic, queue_id, born_ms, body if type(body) is bytes else bytes(body), text, fields))
+        self._count += 1
+        return self._count - 1
 
     def add_batch(
         self,
@@ -114,7 +127,9 @@ class ClientMessages:
         An error names the message by its place in the batch (``position``).
         """
         self._check_target(topic, queue_id)
-        _check_fields(sys_flag=sys_flag, born_ms=born_ms, born_host=born_host, reconsume_times=reconsume_times)
+        fields = _packed(0, sys_flag, reconsume_times, prepared_offset=0, born_host=born_host)
+        if not _MIN_MS <= born_ms <= _MAX_MS:
+            raise InvalidRequestError(f"born time {born_ms} is not a number of 64 bits")
         if sys_flag & TRANSACTION_MASK:
             raise InvalidRequestError("a batch cannot be part of a transaction")
         if not len(batch):
@@ -125,20 +140,17 @@ class ClientMessages:
             batch=address_of(batch), length=len(batch), most_body=self._max_body_bytes, store=_STORE_NAMES,
             store_starts=_STORE_STARTS, store_count=len(STORE_STARTS) - 1, done=address_of(done),
         )  # fmt: skip
-        host = bytes(born_host)
         if count < 0:
-            same = (sys_flag & ~_V6, host, reconsume_times)
-            rows = ((topic, queue_id, born_ms, body, text, flag, *same) for flag, body, text in self._entries(batch))
-            return self._keep([LoneMessage(*row) for row in rows])
-        row = pack_client_fields(0, sys_flag, reconsume_times, len(host), 0, host)
-        client = np.frombuffer(bytearray(row) * count, CLIENT_FIELDS)
+            return self._add_entries(batch, (topic, queue_id, born_ms), fields)
+        client = np.frombuffer(bytearray(fields) * count, CLIENT_FIELDS)
         bodies, texts = (BytesColumn(np.empty(size or 1, np.uint8), np.empty(count + 1, np.int64)) for size in done)
         take_client_batch(
             batch=address_of(batch), count=count, client=address_of(client),
             body=address_of(bodies.data), body_starts=address_of(bodies.starts),
             text=address_of(texts.data), text_starts=address_of(texts.starts),
         )  # fmt: skip
-        return self._keep(
+        self._close_run()
+        self._parts.append(
             MessageBatch(
                 topics=(topic,),
                 topic_index=np.zeros(count, np.int32),
@@ -151,44 +163,12 @@ class ClientMessages:
                 client=client,
             )
         )
+        self._count += count
+        return range(self._count - count, self._count)
 
-    def lone(self) -> LoneMessage | None:
-        """Returns the only message, if it came alone; what is in the list stays."""
-        part = self._parts[0] if self._count == 1 else None
-        return part[0] if isinstance(part, list) else None
-
-    def to_batch(self, *, now_ms: int, max_body_bytes: int) -> MessageBatch:
-        """Returns all of them as a batch, in the order in which they came; what is in the list stays."""
-        batches = [_batch_of(part) if isinstance(part, list) else part for part in self._parts]
-        found = batches[0] if len(batches) == 1 else _joined(batches)
-        if max_body_bytes < self._max_body_bytes:
-            longest = int(found.body.lengths.max(initial=1))
-            check_body_bytes(longest, max_body_bytes)
-        return found
-
-    def _keep(self, part: list[LoneMessage] | MessageBatch) -> range:
-        last = self._parts[-1] if self._parts else None
-        if isinstance(last, list) and isinstance(part, list):
-            last += part
-        else:
-            self._parts.append(part)
-        first = self._count
-        self._count += len(part)
-        return range(first, self._count)
-
-    def _check_target(self, topic: str, queue_id: int) -> None:
-        if topic in self._topics and -1 <= queue_id < self._topics[topic]:
-            return
-        validate_topic(topic)
-        validate_queue_id(queue_id)
-        queues = self._queues_of(topic)
-        if queue_id >= queues:
-            raise no_such_queue(topic, queue_id, queues, 0)
-        self._topics[topic] = queues
-
-    def _entries(self, batch: bytes) -> list[tuple[int, bytes, bytes]]:
+    def _add_entries(self, batch: bytes, target: tuple[str, int, int], fields: bytes) -> range:
         """The plain way of a batch: the rules for its messages, and the errors that say which one breaks them."""
-        entries = []
+        rows: list[_Row] = []
         for place, (flag, body, text) in enumerate(decode_client_batch(batch)):
             text = without_store_fields(text)
             try:
@@ -196,42 +176,74 @@ class ClientMessages:
             except InvalidRequestError as error:
                 raise type(error)(f"message {place}: {error.message}", position=place, hint=error.hint) from None
             _check_text(text, place)
-            entries.append((flag, body, text))
-        return entries
+            rows.append((*target, body, text, _FLAG.pack(flag) + fields[_FLAG.size :]))
+        self._rows += rows
+        self._count += len(rows)
+        return range(self._count - len(rows), self._count)
+
+    def lone(self) -> LoneMessage | None:
+        """Returns the only message, if it came alone; what is in the list stays."""
+        if len(self._rows) != 1 or self._parts:
+            return None
+        ((topic, queue_id, born_ms, body, text, fields),) = self._rows
+        flag, sys_flag, reconsume_times, host_bytes, prepared_offset, host = unpack_client_fields(fields)
+        sent = ClientFields(flag, sys_flag, host[:host_bytes], reconsume_times, prepared_offset)
+        return LoneMessage(topic, queue_id, born_ms, body, text, client=sent)
+
+    def to_batch(self, *, now_ms: int, max_body_bytes: int) -> MessageBatch:
+        """Returns all of them as a batch, in the order in which they came; what is in the list stays."""
+        if self._parts:
+            self._close_run()
+            found = self._parts[0] if len(self._parts) == 1 else _joined(self._parts)
+        else:
+            found = _batch_of(self._rows)
+        if max_body_bytes < self._max_body_bytes:
+            check_body_bytes(int(found.body.lengths.max(initial=1)), max_body_bytes)
+        return found
+
+    def _close_run(self) -> None:
+        """Makes the single messages that came last a part."""
+        if self._rows:
+            self._parts.append(_batch_of(self._rows))
+            self._rows = []
+
+    def _check_target(self, topic: str, queue_id: int) -> None:
+        validate_topic(topic)
+        validate_queue_id(queue_id)
+        queues = self._queues_of(topic)
+        if queue_id >= queues:
+            raise no_such_queue(topic, queue_id, queues, 0)
+        self._topics[topic] = queues
 
 
-def _check_fields(
-    *, sys_flag: int, born_ms: int, born_host: bytes, reconsume_times: int, flag: int = 0, prepared_offset: int = 0
-) -> None:
-    if len(born_host) not in (8, 20):
-        raise InvalidRequestError(f"a born host of {len(born_host)} bytes is no address with a port")
-    for value in (flag, sys_flag, reconsume_times):
-        if not -_I32_END <= value < _I32_END:
-            raise InvalidRequestError(f"{value} is not a number of 32 bits")
-    for value in (born_ms, prepared_offset):
-        if not -_I64_END <= value < _I64_END:
-            raise InvalidRequestError(f"{value} is not a number of 64 bits")
+def _packed(flag: int, sys_flag: int, reconsume_times: int, *, prepared_offset: int, born_host: bytes) -> bytes:
+    """Returns a row of :data:`CLIENT_FIELDS`, or raises :class:`InvalidRequestError`."""
+    host_bytes = len(born_host)
+    if host_bytes not in (8, 20):
+        raise InvalidRequestError(f"a born host of {host_bytes} bytes is no address with a port")
     if sys_flag & _INNER_BATCH:
         raise InvalidRequestError("a record cannot hold many messages", hint="send them as a batch")
+    try:
+        return pack_client_fields(flag, sys_flag & ~_V6, reconsume_times, host_bytes, prepared_offset, born_host)
+    except StructError as error:
+        raise InvalidRequestError("a flag, a count or an offset has too many bits") from error
 
 
-def _check_text(text: bytes, place: int, marks_bytes: int = 0) -> None:
+def _check_text(text: bytes, place: int) -> None:
     check_property_bytes(len(text), place)
     if LOST_SECTOR in text:
         raise InvalidRequestError(
             f"message {place}: the property text has {len(LOST_SECTOR)} zero bytes in a row", position=place
         )
-    # its last bytes would be taken for the record's own checksum
-    if not marks_bytes and has_checksum(text, len(text)):
+    if has_checksum(text, len(text)):  # its last bytes would be taken for the record's own
         raise InvalidRequestError(
             f"message {place}: the last property has a name or value that ends in {RECORD_CHECKSUM!r}", position=place
         )
 
 
-def _batch_of(rows: Sequence[LoneMessage]) -> MessageBatch:
-    topic, queue_id, born_ms, body, text, flag, sys_flag, host, reconsumed, prepared = zip(*rows, strict=True)
+def _batch_of(rows: Sequence[_Row]) -> MessageBatch:
+    topic, queue_id, born_ms, body, text, fields = zip(*rows, strict=True) if rows else ((),) * 6
     numbers = {name: number for number, name in enumerate(dict.fromkeys(topic))}
-    fields = map(pack_client_fields, flag, sys_flag, reconsumed, map(len, host), prepared, host)
     return MessageBatch(
         topics=tuple(numbers),
         topic_index=numbers_column(topic, np.int32, numbers.__getitem__),
@@ -246,28 +258,19 @@ def _batch_of(rows: Sequence[LoneMessage]) -> MessageBatch:
 
 
 def _joined(batches: Sequence[MessageBatch]) -> MessageBatch:
-    """Returns batches of client messages as one."""
+    """Returns batches of client messages, at least one, as one."""
     names = dict.fromkeys(name for batch in batches for name in batch.topics)
     numbers = {name: number for number, name in enumerate(names)}
     count = sum(map(len, batches))
     indexes = [np.array([numbers[name] for name in one.topics], np.int32)[one.topic_index] for one in batches]
     return MessageBatch(
         topics=tuple(numbers),
-        topic_index=np.concatenate([np.empty(0, np.int32), *indexes]),
-        queue_id=np.concatenate([np.empty(0, np.int32), *(one.queue_id for one in batches)]),
-        born_ms=np.concatenate([np.empty(0, np.int64), *(one.born_ms for one in batches)]),
-        body=_joined_column([one.body for one in batches]),
+        topic_index=np.concatenate(indexes),
+        queue_id=np.concatenate([one.queue_id for one in batches]),
+        born_ms=np.concatenate([one.born_ms for one in batches]),
+        body=BytesColumn.joined([one.body for one in batches]),
         keys=BytesColumn.empty(count),
         tags=BytesColumn.empty(count),
-        properties=_joined_column([one.properties for one in batches]),
-        client=np.concatenate([np.empty(0, CLIENT_FIELDS), *(one.client for one in batches if one.client is not None)]),
+        properties=BytesColumn.joined([one.properties for one in batches]),
+        client=np.concatenate([one.client for one in batches if one.client is not None]),
     )
-
-
-def _joined_column(columns: Sequence[BytesColumn]) -> BytesColumn:
-    data: list[ByteArray] = [column.data[: column.starts[-1]] for column in columns]
-    starts, end = [np.zeros(1, np.int64)], 0
-    for column in columns:
-        starts.append(column.starts[1:] + end)
-        end += int(column.starts[-1])
-    return BytesColumn(np.concatenate([*data, np.zeros(1, np.uint8)]), np.concatenate(starts))

@@ -43,6 +43,20 @@ _SURELY_FITS = 8_000
 _MOST_TOPICS = 10_000
 
 
+class ClientFields(NamedTuple):
+    """What a record has of a message that a client of RocketMQ sent, besides what every message has."""
+
+    flag: int = 0
+    #: Without the bits that say how long the hosts are.
+    sys_flag: int = 0
+    born_host: bytes = _NO_HOST
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+_NO_CLIENT = ClientFields()
+
+
 class LoneMessage(NamedTuple):
     """One validated message that goes to the log alone, through the plain codec.
 
@@ -55,12 +69,7 @@ class LoneMessage(NamedTuple):
     body: bytes
     #: Keys, tag and properties, without what the store adds.
     property_text: bytes
-    # what only clients of RocketMQ send
-    flag: int = 0
-    sys_flag: int = 0
-    born_host: bytes = _NO_HOST
-    reconsume_times: int = 0
-    prepared_offset: int = 0
+    client: ClientFields = _NO_CLIENT
 
     @property
     def topics(self) -> tuple[str]:
@@ -69,14 +78,14 @@ class LoneMessage(NamedTuple):
     @property
     def has_queue_unit(self) -> bool:
         """As :attr:`Record.has_queue_unit`."""
-        return not self.sys_flag & NO_QUEUE_UNIT
+        return not self.client.sys_flag & NO_QUEUE_UNIT
 
     def record_size(self, host_bytes: int, *, checksum: bool = False) -> int:
         """Size of the record, as :meth:`MessageBatch.record_sizes` has it."""
         text_bytes = len(reserve_checksum(self.property_text) if checksum else self.property_text)
         check_property_bytes(text_bytes, 0)
         topic_bytes = len(self.topic) + (len(self.topic) > MAX_TOPIC_BYTES_V1)
-        return FIXED_BYTES_V1 - 24 + host_bytes + len(self.born_host) + topic_bytes + len(self.body) + text_bytes
+        return FIXED_BYTES_V1 - 24 + host_bytes + len(self.client.born_host) + topic_bytes + len(self.body) + text_bytes
 
     def encode(
         self,
@@ -90,21 +99,21 @@ class LoneMessage(NamedTuple):
     ) -> bytes:
         """Returns the record that :func:`encode_batch` writes of a batch of this message."""
         topic, body, text = self.topic, self.body, self.property_text
-        is_v4 = len(store_host) == len(self.born_host) == len(_NO_HOST)
+        flag, sys_flag, born_host, reconsume_times, prepared_offset = self.client
+        is_v4 = len(store_host) == len(born_host) == len(_NO_HOST)
         if len(topic) <= MAX_TOPIC_BYTES_V1 and is_v4 and not checksum:  # as most are
             size = FIXED_BYTES_V1 + len(body) + len(topic) + len(text)
             head = HEAD_V4.pack(
-                size, MAGIC_V1, body_crc(body), queue_id, self.flag, queue_offset, physical, self.sys_flag,
-                self.born_ms, self.born_host, store_ms, store_host, self.reconsume_times, self.prepared_offset,
-                len(body),
+                size, MAGIC_V1, body_crc(body), queue_id, flag, queue_offset, physical, sys_flag, self.born_ms,
+                born_host, store_ms, store_host, reconsume_times, prepared_offset, len(body),
             )  # fmt: skip
             return b"%b%b%c%b%b%b" % (head, body, len(topic), topic.encode(), len(text).to_bytes(2), text)
         version = RecordVersion.V2 if len(topic) > MAX_TOPIC_BYTES_V1 else RecordVersion.V1
         record = Record(
-            size=0, version=version, body_crc=0, queue_id=queue_id, flag=self.flag, queue_offset=queue_offset,
-            physical_offset=physical, sys_flag=self.sys_flag, born_ms=self.born_ms, born_host=self.born_host,
-            store_ms=store_ms, store_host=store_host, reconsume_times=self.reconsume_times,
-            prepared_offset=self.prepared_offset, body=body, topic=topic, properties_text=text,
+            size=0, version=version, body_crc=0, queue_id=queue_id, flag=flag, queue_offset=queue_offset,
+            physical_offset=physical, sys_flag=sys_flag, born_ms=self.born_ms, born_host=born_host,
+            store_ms=store_ms, store_host=store_host, reconsume_times=reconsume_times,
+            prepared_offset=prepared_offset, body=body, topic=topic, properties_text=text,
         )  # fmt: skip
         return encode_record(record, checksum=checksum)
 

@@ -1,12 +1,13 @@
 """Requests and their answers, and the one table of what answers which code.
 
-A handler is a plain function of a :class:`Call`, declared by :func:`handles` with the lane on which it runs. It returns
-its :class:`Answer`, or None after it has seen to it that :meth:`Call.reply` is called later, once. Errors of the store
-become answers in one place, :func:`answer_of`.
+A handler is a plain function of a :class:`RemotingCall`, declared by :func:`handles` with the lane on which it runs. It
+returns its :class:`RemotingAnswer`, or None after it has seen to it that :meth:`RemotingCall.reply` is called later,
+once. Errors of the store become answers in one place, :func:`answer_of`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from tierlog.service.access.audit import AuditEntry, shortened
 from tierlog.service.access.caller import Caller
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
@@ -42,7 +44,7 @@ _INT64_RANGE = range(-(1 << 63), 1 << 63)
 _MOST_REMARK = 4_000
 
 
-class Lane(StrEnum):
+class CallLane(StrEnum):
     """Where a handler runs."""
 
     LOOP = "loop"
@@ -56,13 +58,13 @@ class Lane(StrEnum):
 class OnLaneError(Exception):
     """Raised by a handler that has done nothing so far: it is to be called again on another lane."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: CallLane) -> None:
         super().__init__(lane.value)
         self.lane = lane
 
 
 @dataclass(slots=True)
-class Answer:
+class RemotingAnswer:
     """What is answered. ``release`` is called once, when the body was sent or will never be."""
 
     fields: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
@@ -72,24 +74,24 @@ class Answer:
     release: Callable[[], object] | None = None
 
     @classmethod
-    def of_json(cls, document: Any) -> Answer:
+    def of_json(cls, document: Any) -> RemotingAnswer:
         """Answers with a JSON body, without blanks."""
         return cls(body=orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS))
 
 
-def refusal(code: ResponseCode, remark: str) -> Answer:
+def refusal(code: ResponseCode, remark: str) -> RemotingAnswer:
     """Answers with a code and why."""
-    return Answer(code=code, remark=remark)
+    return RemotingAnswer(code=code, remark=remark)
 
 
 class CallHost(Protocol):
     """What has calls handled: the door."""
 
-    def again(self, call: Call) -> None:
+    def again(self, call: RemotingCall) -> None:
         """Has a call handled anew, on its lane; from any thread."""
         ...
 
-    def again_when_caught_up(self, call: Call) -> None:
+    def again_when_caught_up(self, call: RemotingCall) -> None:
         """Has a call handled anew when its client is no longer behind; from any thread."""
         ...
 
@@ -99,7 +101,7 @@ class CallHost(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class RemotingCall:
     """One request."""
 
     host: CallHost
@@ -108,9 +110,9 @@ class Call:
     frame: Frame
     caller: Caller
     #: Answers it, from whatever thread; for a handler that returned None.
-    reply: Callable[[Answer], object]
+    reply: Callable[[RemotingAnswer], object]
     #: Where it runs.
-    lane: Lane = Lane.LOOP
+    lane: CallLane = CallLane.LOOP
     #: The time until which it waits for messages, once it has begun to.
     until_s: float | None = None
 
@@ -170,6 +172,15 @@ class Call:
         """Returns the body, which is JSON; :class:`InvalidRequestError` otherwise."""
         return parse_document(self.frame.body)
 
+    def recorded(self, **parameters: object) -> contextlib.AbstractContextManager[AuditEntry]:
+        """Surrounds a change that an administrator may make; entered after the caller's right was checked."""
+        log = self.broker.audit
+        if log is None:
+            return contextlib.nullcontext(AuditEntry())
+        who = {"caller": self.caller.name, "peer": self.connection.peer.rpartition(":")[0], "request_id": None}
+        named = {name: shortened(value) for name, value in parameters.items()}
+        return log.call(who, {"method": "ROCKETMQ", "path": RequestCode(self.code).name, "parameters": named})
+
 
 def parse_number(name: str, value: str) -> int:
     """Reads an int64 as Java does."""
@@ -194,17 +205,17 @@ def parse_document(body: bytes) -> Any:
 class Handler:
     """What answers a code."""
 
-    run: Callable[[Call], Answer | None]
-    lane: Lane
+    run: Callable[[RemotingCall], RemotingAnswer | None]
+    lane: CallLane
 
 
 #: Every code that is answered.
 HANDLERS: dict[int, Handler] = {}
 
-_Run = TypeVar("_Run", bound=Callable[[Call], Answer | None])
+_Run = TypeVar("_Run", bound=Callable[[RemotingCall], RemotingAnswer | None])
 
 
-def handles(*codes: RequestCode, lane: Lane) -> Callable[[_Run], _Run]:
+def handles(*codes: RequestCode, lane: CallLane) -> Callable[[_Run], _Run]:
     """Declares a function as the answer to some codes."""
 
     def declare(run: _Run) -> _Run:
@@ -230,7 +241,7 @@ _CODES: Sequence[tuple[type[StoreError], ResponseCode]] = (
 )
 
 
-def answer_of(error: BaseException) -> Answer:
+def answer_of(error: BaseException) -> RemotingAnswer:
     """Answers with the code for an error; what is no error of the store is logged, and told to nobody."""
     if isinstance(error, StoreError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), ResponseCode.SYSTEM_ERROR)

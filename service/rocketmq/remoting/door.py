@@ -28,16 +28,18 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import (
     HANDLERS,
-    Answer,
-    Call,
+    CallLane,
     Handler,
-    Lane,
     OnLaneError,
+    RemotingAnswer,
+    RemotingCall,
     answer_of,
     refusal,
 )
@@ -46,9 +48,22 @@ from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, Resp
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
-from tierlog.service.rocketmq.remoting.handlers import locking, membership, offsets, pulling, routes, sending
+from tierlog.service.rocketmq.remoting.handlers import (
+    broker_tools,
+    client_tools,
+    group_tools,
+    locking,
+    lookups,
+    membership,
+    offsets,
+    pulling,
+    routes,
+    sending,
+    topic_tools,
+)
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
+from tierlog.service.rocketmq.remoting.refusals import why_refused
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
@@ -58,7 +73,10 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (locking, membership, offsets, pulling, routes, sending)
+SUBJECTS = (
+    broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, pulling, routes, sending,
+    topic_tools,
+)  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
@@ -106,6 +124,8 @@ class RemotingDoor:
         settings: Settings,
         clock: Clock,
         *,
+        deliveries: Deliveries,
+        timers: Timers,
         address: str,
         control: AccessControl,
         audit: AuditLog | None = None,
@@ -126,7 +146,8 @@ class RemotingDoor:
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
-            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
+            audit=audit, call_soon=self.call_soon,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
@@ -134,7 +155,8 @@ class RemotingDoor:
         self.places = Connections(settings.rocketmq.max_connections)
         self._limits = _limits(settings)
         self._lanes = _lanes(settings.serve)
-        self._connections: set[Connection] = set()
+        #: What is connected; on the loop only.
+        self.connections: set[Connection] = set()
         self._in_work = 0
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
@@ -178,16 +200,16 @@ class RemotingDoor:
         await self._stopped.wait()
 
     def _opened(self, accepted: socket.socket, place: ConnectionSlot) -> None:
-        self._connections.add(Connection(accepted, place, self, self._limits))
+        self.connections.add(Connection(accepted, place, self, self._limits))
 
     def _look(self) -> None:
         now_s = self.clock.monotonic_s()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.look(now_s)
         self.broker.clients.expire()
         if self._offsets.is_due and not self._is_writing_offsets:
             self._is_writing_offsets = True
-            self._lanes[Lane.APPEND].pool.give(self._write_offsets)
+            self._lanes[CallLane.APPEND].pool.give(self._write_offsets)
         if self._server_tls is not None:
             self._server_tls.refresh()
         self.loop.call_later(_LOOK_S, self._look)
@@ -215,13 +237,13 @@ class RemotingDoor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s / 2):
                     await self._idle.wait()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s / 2):
-                while self._connections:
+                while self.connections:
                     await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         self._stopped.set()
 
@@ -250,7 +272,7 @@ class RemotingDoor:
 
     def closed(self, connection: Connection) -> None:
         """Forgets a connection."""
-        self._connections.discard(connection)
+        self.connections.discard(connection)
         self._polls.disconnected(connection)
         if connection.client_id is not None:
             self.broker.clients.disconnected(connection)
@@ -262,24 +284,24 @@ class RemotingDoor:
         reply = partial(self._reply, connection, frame, size)
         handler = HANDLERS.get(frame.code)
         if handler is None:
-            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {frame.code} not supported"))
+            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_refused(frame.code)))
             return
         try:
             caller = self._access.of_fields(frame.fields, frame.body, frame.version)
         except Exception as error:
             reply(answer_of(error))
             return
-        call = Call(self, self.broker, connection, frame, caller, reply, handler.lane)
+        call = RemotingCall(self, self.broker, connection, frame, caller, reply, handler.lane)
         if frame.fault is not None:
             reply(refusal(ResponseCode.SYSTEM_ERROR, frame.fault))
-        elif handler.lane is Lane.LOOP:
+        elif handler.lane is CallLane.LOOP:
             self._answer_here(handler, call)
         else:
             self._give(self._lanes[handler.lane], handler, call)
 
     # answering
 
-    def _answer_here(self, handler: Handler, call: Call) -> None:
+    def _answer_here(self, handler: Handler, call: RemotingCall) -> None:
         try:
             answer = handler.run(call)
         except OnLaneError as other:
@@ -291,11 +313,11 @@ class RemotingDoor:
         if answer is not None:
             call.reply(answer)
 
-    def again(self, call: Call) -> None:
+    def again(self, call: RemotingCall) -> None:
         """Has a call handled anew, on its lane; from any thread."""
         self.call_soon(partial(self._again, call))
 
-    def again_when_caught_up(self, call: Call) -> None:
+    def again_when_caught_up(self, call: RemotingCall) -> None:
         """Has a call handled anew when its client is no longer behind; from any thread."""
         self.call_soon(lambda: call.connection.when_caught_up(partial(self._again, call)))
 
@@ -303,13 +325,13 @@ class RemotingDoor:
         """Returns the monotonic time."""
         return self.clock.monotonic_s()
 
-    def _again(self, call: Call) -> None:
+    def _again(self, call: RemotingCall) -> None:
         if call.connection.is_closed:
-            call.reply(Answer())  # counts it as answered
+            call.reply(RemotingAnswer())  # counts it as answered
         else:
             self._give(self._lanes[call.lane], HANDLERS[call.code], call)
 
-    def _give(self, lane: _Lane, handler: Handler, call: Call) -> None:
+    def _give(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         if lane.under_way >= lane.most:
             call.reply(
                 refusal(
@@ -326,7 +348,7 @@ class RemotingDoor:
             lane.under_way -= 1
             call.reply(refusal(ResponseCode.SYSTEM_BUSY, "no thread could be started"))
 
-    def _work(self, lane: _Lane, handler: Handler, call: Call) -> None:
+    def _work(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         try:
             with through_gate(lane.gate):
                 answer = handler.run(call)
@@ -340,20 +362,20 @@ class RemotingDoor:
         if answer is not None:
             call.reply(answer)
 
-    def _move(self, lane: _Lane, cold: _Lane, handler: Handler, call: Call) -> None:
+    def _move(self, lane: _Lane, cold: _Lane, handler: Handler, call: RemotingCall) -> None:
         lane.under_way -= 1
         self._give(cold, handler, call)
 
     def _left(self, lane: _Lane) -> None:
         lane.under_way -= 1
 
-    def _reply(self, connection: Connection, frame: Frame, size: int, answer: Answer) -> None:
+    def _reply(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if threading.current_thread() is self._thread:
             self._send(connection, frame, size, answer)
         else:
             self.call_soon(partial(self._send, connection, frame, size, answer))
 
-    def _send(self, connection: Connection, frame: Frame, size: int, answer: Answer) -> None:
+    def _send(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if not frame.is_oneway and not connection.is_closed:
             parts = [answer.body] if isinstance(answer.body, bytes | memoryview) else list(answer.body)
             head = Frame(
@@ -399,7 +421,7 @@ def _limits(settings: Settings) -> ConnectionLimits:
     )  # fmt: skip
 
 
-def _lanes(settings: ServeSettings) -> dict[Lane, _Lane]:
+def _lanes(settings: ServeSettings) -> dict[CallLane, _Lane]:
     def lane(name: str, threads: int, most: int, setting: str) -> _Lane:
         return _Lane(name, WorkerPool(threads, f"tierlog-rocketmq-{name}", linger_s=_LINGER_S), most, setting)
 
@@ -407,4 +429,4 @@ def _lanes(settings: ServeSettings) -> dict[Lane, _Lane]:
     read.gate = _NoArchive(0, "")
     read.cold = lane("archive", settings.read_threads, settings.max_reads, "serve.max_reads")
     append = lane("append", settings.append_threads, settings.max_appends, "serve.max_appends")
-    return {Lane.READ: read, Lane.APPEND: append}
+    return {CallLane.READ: read, CallLane.APPEND: append}

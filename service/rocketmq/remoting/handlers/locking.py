@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
 from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
 from tierlog.service.rocketmq.remoting.queue_locks import LockedQueue
@@ -14,25 +14,25 @@ from tierlog.tiering.hot.consumer_groups import validate_group
 _MOST_QUEUES = 10_000
 
 
-@handles(RequestCode.LOCK_BATCH_MQ, lane=Lane.LOOP)
-def lock(call: Call) -> Answer:
+@handles(RequestCode.LOCK_BATCH_MQ, lane=CallLane.LOOP)
+def lock(call: RemotingCall) -> RemotingAnswer:
     """Locks queues for a client of a group, and answers with those that are its own now."""
     group, client_id, queues = _asked(call)
     got = call.broker.locks.lock(group, client_id, queues)
     name = call.broker.name
-    return Answer.of_json(
+    return RemotingAnswer.of_json(
         {"lockOKMQSet": [{"brokerName": name, "queueId": queue_id, "topic": topic} for topic, queue_id in got]}
     )
 
 
-@handles(RequestCode.UNLOCK_BATCH_MQ, lane=Lane.LOOP)
-def unlock(call: Call) -> Answer:
+@handles(RequestCode.UNLOCK_BATCH_MQ, lane=CallLane.LOOP)
+def unlock(call: RemotingCall) -> RemotingAnswer:
     """Ends a client's locks."""
     call.broker.locks.unlock(*_asked(call))
-    return Answer()
+    return RemotingAnswer()
 
 
-def _asked(call: Call) -> tuple[str, str, list[LockedQueue]]:
+def _asked(call: RemotingCall) -> tuple[str, str, list[LockedQueue]]:
     document: Any = call.document()
     try:
         group, client_id = document["consumerGroup"], document["clientId"]

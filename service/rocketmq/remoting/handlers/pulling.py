@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.remoting.calls import Answer, Call, Lane, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.routes import MASTER_ID
 from tierlog.service.rocketmq.topics import is_group_topic
@@ -32,8 +32,8 @@ _CODES = {
 _MASTER = str(MASTER_ID)
 
 
-@handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, lane=Lane.READ)
-def pull(call: Call) -> Answer | None:
+@handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, lane=CallLane.READ)
+def pull(call: RemotingCall) -> RemotingAnswer | None:
     """Answers with records from an offset on; where there are none, and the client likes to wait, when some come."""
     if call.connection.is_behind:
         call.again_when_caught_up()
@@ -42,7 +42,7 @@ def pull(call: Call) -> Answer | None:
     check_may_read(call, topic)
     flags = call.number("sysFlag", 0)
     hashes = _tag_hashes(call, group, topic, flags)
-    if isinstance(hashes, Answer):
+    if isinstance(hashes, RemotingAnswer):
         return hashes
     limit = call.number("maxMsgNums")
     if limit < 1:
@@ -68,12 +68,12 @@ def pull(call: Call) -> Answer | None:
     raise AssertionError  # nothing in it suppresses an error
 
 
-def check_may_read(call: Call, topic: str) -> None:
+def check_may_read(call: RemotingCall, topic: str) -> None:
     """Raises :class:`ForbiddenError` unless the caller may read the topic; of a group's own, it may if any."""
     call.caller.check(Scope.READ, None if is_group_topic(topic) else topic)
 
 
-def _tag_hashes(call: Call, group: str, topic: str, flags: int) -> frozenset[int] | Answer | None:
+def _tag_hashes(call: RemotingCall, group: str, topic: str, flags: int) -> frozenset[int] | RemotingAnswer | None:
     """Returns the hashes of the tags that are wanted, None for all; or what to answer instead."""
     if flags & PullFlag.SUBSCRIPTION:
         expression, kind = call.text("subscription", "*"), call.text("expressionType", _TAG)
@@ -92,7 +92,7 @@ def _tag_hashes(call: Call, group: str, topic: str, flags: int) -> frozenset[int
     return None if wanted is None else wanted.hashes
 
 
-def _answer(found: PulledRecords, opened: ExitStack) -> Answer:
+def _answer(found: PulledRecords, opened: ExitStack) -> RemotingAnswer:
     fields = {
         "suggestWhichBrokerId": _MASTER,
         "nextBeginOffset": str(found.next_offset),
@@ -101,7 +101,7 @@ def _answer(found: PulledRecords, opened: ExitStack) -> Answer:
     }
     code = _CODES[found.status]
     if found.status is not PullStatus.FOUND:
-        return Answer(fields, code=code, remark=found.status.value)
+        return RemotingAnswer(fields, code=code, remark=found.status.value)
     if found.bytes < _COPIED_BYTES:
-        return Answer(fields, b"".join(found.parts))
-    return Answer(fields, found.parts, release=opened.pop_all().close)
+        return RemotingAnswer(fields, b"".join(found.parts))
+    return RemotingAnswer(fields, found.parts, release=opened.pop_all().close)
