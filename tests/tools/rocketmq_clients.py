@@ -1,4 +1,4 @@
-"""Builds the real clients of RocketMQ of ``tests/rocketmq/clients``: ``python -m tests.tools.rocketmq_clients [NAME…]``.
+"""Builds the clients of RocketMQ for ``tests/rocketmq/clients``: ``python -m tests.tools.rocketmq_clients [NAME…]``.
 
 Each program is one of ours around a published client library, at versions that a file beside its source pins. Libraries
 come from where this machine's Maven, Go, pip, npm and Cargo are set up to look. The result lies in the user's cache
