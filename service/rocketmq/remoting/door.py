@@ -130,7 +130,6 @@ class RemotingDoor:
         timers: Timers,
         address: str,
         control: AccessControl,
-        deliveries: Deliveries,
         audit: AuditLog | None = None,
         tls: ServerTls | None = None,
     ) -> None:
