@@ -10,8 +10,8 @@ is done once they are there::
 
 Offsets are those of the timer topic. ``[end, time, offset]`` of ``done``: of the messages below ``end``, those due
 before ``time``, and those due then up to ``offset``, are done. So is everything below ``from``, and nothing in
-``except``, which could not be read; ``latest`` is the latest time at which anything that is done was due. ``at`` is the note's own offset: what says another one was appended again, by a
-salvage, and is none.
+``except``, which could not be read. ``latest`` is the latest time at which anything that is done was due. ``at`` is the
+note's own offset: what says another one was appended again, by a salvage, and is none.
 
 State and messages are in one log, so any prefix of it that survives, on a volume or in its archive, says truly what has
 fired in it: there is no file to keep, to restore or to take over. *Killed in the append*: the note is there without
