@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from tierlog.service.delivery.copies import CopiedMessages
@@ -444,6 +444,18 @@ class Deliveries:
         with group.changed():
             self._follow(group, queue)
         return group, queue, fields
+
+    def completed(self, fields: HandleFields) -> HandleFields:
+        """Returns a delivery with its attempt, for protocols whose clients know its place and its end alone.
+
+        Raises :class:`InvalidHandleError` if nothing is delivered there until then.
+        """
+        group, queue, _ = self._found(fields.text)
+        with group.lock:
+            one = queue.deliveries.open.get(fields.offset)
+            if one is None or one.visible_ms != fields.invisible_until_ms or one.attempt == 0:
+                raise InvalidHandleError("the message is done, or was given to somebody else since")
+            return replace(fields, attempt=one.attempt)
 
     def _wake_for(self, queue: _Queue) -> None:
         """Tells who waits, where a message was perhaps held back until now."""
