@@ -307,6 +307,10 @@ class Store:
         """Whether an erasure hides a record, or its topic was deleted since."""
         return self._known.current().hides(record)
 
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Returns the message of a queue whose record begins there, whichever tier; None if there is none."""
+        return self._fetcher.message_at(physical_offset) if physical_offset >= 0 else None
+
     def shown_message(
         self, message_id: str, show: Callable[[StoredMessage], dict[str, Any]], store_id: str | None = None
     ) -> dict[str, Any]:

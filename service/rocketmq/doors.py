@@ -10,11 +10,13 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import TIMER_TOPIC, Timers
 from tierlog.service.engine.opening import door_address
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
@@ -25,11 +27,17 @@ from tierlog.tiering.base.randomness import SystemRandomness
 
 #: Time for what is in work when the doors close.
 _GRACE_S = 2.0
+#: The settings that open a door.
+_NAMES = ("listen", "grpc_listen")
+
+
+class _Door(Protocol):
+    def stop(self, timeout_s: float) -> None: ...
 
 
 def refuse_doors(settings: Settings) -> None:
     """Raises :class:`InvalidRequestError` if a door is set, for a process that has no store."""
-    for name in ("listen", "grpc_listen"):
+    for name in _NAMES:
         if getattr(settings.rocketmq, name) is not None:
             raise InvalidRequestError(
                 f"rocketmq.{name} is set, but a querier has no store that clients of RocketMQ could write to",
@@ -43,17 +51,18 @@ class Doors:
     def __init__(self, settings: Settings, listen: Callable[[str, int, str], socket.socket]) -> None:
         """Takes the ports: ``listen`` makes a listening socket of host, port and the name of the setting."""
         self._sockets: dict[str, socket.socket] = {}
-        self._opened: list[RemotingDoor] = []
+        self._opened: list[_Door] = []
         #: The settings, with the ports that were chosen for 0.
         self.settings = settings
-        where = settings.rocketmq.listen
-        if where is not None:
-            host, _, port = where.rpartition(":")
-            taken = listen(host.strip("[]"), int(port), "rocketmq.listen")
-            self._sockets["listen"] = taken
-            chosen = f"{host}:{taken.getsockname()[1]}"
-            own = settings.rocketmq.model_copy(update={"listen": chosen})
-            self.settings = settings.model_copy(update={"rocketmq": own})
+        for name in _NAMES:
+            where = getattr(settings.rocketmq, name)
+            if where is not None:
+                host, _, port = where.rpartition(":")
+                taken = listen(host.strip("[]"), int(port), f"rocketmq.{name}")
+                self._sockets[name] = taken
+                chosen = f"{host}:{taken.getsockname()[1]}"
+                own = self.settings.rocketmq.model_copy(update={name: chosen})
+                self.settings = self.settings.model_copy(update={"rocketmq": own})
 
     @property
     def listening(self) -> list[socket.socket]:
@@ -74,23 +83,40 @@ class Doors:
         """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate."""
         clock = clock or SystemClock()
         deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
+        timers = Timers(store, clock, SystemRandomness())
         try:
+            if self._sockets or store.find_queues(TIMER_TOPIC) is not None:  # what is due fires with the doors shut too
+                deliveries.start()
+                timers.start()
             listening, where = self._sockets.get("listen"), settings.rocketmq.listen
             if listening is not None and where is not None:
-                deliveries.start()
-                host, port = door_address(settings, where)
-                address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                address = door_address(settings, where)
                 door = RemotingDoor(
-                    listening, store, settings, clock, address=address, control=control, deliveries=deliveries,
-                    audit=audit, tls=ServerTls.of(settings.serve),
+                    listening, store, settings, clock,
+                    deliveries=deliveries, timers=timers, address=_text(address), control=control, audit=audit,
+                    tls=ServerTls.of(settings.serve),
                 )  # fmt: skip
                 door.start()
                 self._opened.append(door)
-                tell(f"tierlog: RocketMQ clients at {address}")
+                tell(f"tierlog: RocketMQ clients at {_text(address)}")
+            placeholder, where = self._sockets.pop("grpc_listen", None), settings.rocketmq.grpc_listen
+            if placeholder is not None and where is not None:
+                address = door_address(settings, where)
+                self._opened.append(
+                    _grpc_door(placeholder, store, settings, clock, deliveries, address=address, control=control)
+                )
+                tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
             yield
         finally:
             self.stop()
+            timers.close()
             deliveries.close()
+
+    @property
+    def remoting(self) -> RemotingDoor:
+        """The remoting door, which is open."""
+        (door,) = [door for door in self._opened if isinstance(door, RemotingDoor)]
+        return door
 
     def stop(self) -> None:
         """Closes the doors, answering what is in work. Idempotent."""
@@ -103,3 +129,31 @@ class Doors:
         self.stop()
         for listening in self._sockets.values():
             listening.close()
+
+
+def _grpc_door(
+    placeholder: socket.socket,
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    deliveries: Deliveries,
+    *,
+    address: tuple[str, int],
+    control: AccessControl,
+) -> _Door:
+    """Opens the gRPC door where ``placeholder`` has kept its port, as gRPC binds its own sockets."""
+    try:
+        from tierlog.service.rocketmq.grpc.door import GrpcDoor
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            f"rocketmq.grpc_listen needs a library: {error}", hint="pip install 'tierlog[grpc]'"
+        ) from error
+    door = GrpcDoor(store, settings, clock, deliveries=deliveries, address=address, control=control)
+    placeholder.close()
+    door.start()
+    return door
+
+
+def _text(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

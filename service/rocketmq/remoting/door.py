@@ -29,6 +29,7 @@ from tierlog.service.access.control import AccessControl
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
@@ -125,9 +126,10 @@ class RemotingDoor:
         settings: Settings,
         clock: Clock,
         *,
+        deliveries: Deliveries,
+        timers: Timers,
         address: str,
         control: AccessControl,
-        deliveries: Deliveries,
         audit: AuditLog | None = None,
         tls: ServerTls | None = None,
     ) -> None:
@@ -146,8 +148,8 @@ class RemotingDoor:
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
-            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, audit=audit,
-            call_soon=self.call_soon,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
+            audit=audit, call_soon=self.call_soon,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
@@ -155,7 +157,8 @@ class RemotingDoor:
         self.places = Connections(settings.rocketmq.max_connections)
         self._limits = _limits(settings)
         self._lanes = _lanes(settings.serve)
-        self._connections: set[Connection] = set()
+        #: What is connected; on the loop only.
+        self.connections: set[Connection] = set()
         self._in_work = 0
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
@@ -199,11 +202,11 @@ class RemotingDoor:
         await self._stopped.wait()
 
     def _opened(self, accepted: socket.socket, place: ConnectionSlot) -> None:
-        self._connections.add(Connection(accepted, place, self, self._limits))
+        self.connections.add(Connection(accepted, place, self, self._limits))
 
     def _look(self) -> None:
         now_s = self.clock.monotonic_s()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.look(now_s)
         self.broker.clients.expire()
         if self._offsets.is_due and not self._is_writing_offsets:
@@ -236,13 +239,13 @@ class RemotingDoor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s / 2):
                     await self._idle.wait()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s / 2):
-                while self._connections:
+                while self.connections:
                     await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         self._stopped.set()
 
@@ -271,7 +274,7 @@ class RemotingDoor:
 
     def closed(self, connection: Connection) -> None:
         """Forgets a connection."""
-        self._connections.discard(connection)
+        self.connections.discard(connection)
         self._polls.disconnected(connection)
         if connection.client_id is not None:
             self.broker.clients.disconnected(connection)

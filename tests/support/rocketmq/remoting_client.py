@@ -72,6 +72,12 @@ class RemotingClient:
             self._read()
         return self._answers.pop(number)
 
+    def first_answers(self, numbers: set[int]) -> list[int]:
+        """Waits for one of the answers to some requests; returns which of them are there."""
+        while not (found := [number for number in numbers if number in self._answers]):
+            self._read()
+        return found
+
     def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
         """Sends a request and waits for its answer."""
         return self.answer_to(self.send(code, fields, body))
