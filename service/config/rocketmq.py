@@ -55,6 +55,14 @@ class RocketmqSettings(SettingGroup):
         ),
     )
 
+    fifo_groups: str = Field(
+        default="",
+        description=(
+            "Consumer groups of the gRPC door that get the messages of a message group in their order, each when the "
+            "one before is done: names or shell patterns, separated by blanks."
+        ),
+    )
+
     @field_validator("listen", "grpc_listen")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
