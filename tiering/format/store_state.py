@@ -81,9 +81,10 @@ class OpenMessageState(NamedTuple):
     """What the consumer said that gave it back last."""
 
 
-def _open_message(offset: int, attempt: int, visible_ms: int, *more: Any) -> OpenMessageState:
+def _open_message(
+    offset: int, attempt: int, visible_ms: int, line: int = 0, topic: int = 0, reason: str = ""
+) -> OpenMessageState:
     """Returns what a document says of one message."""
-    line, topic, reason = (*more, *(0, 0, "")[len(more) :])
     return OpenMessageState(int(offset), int(attempt), int(visible_ms), int(line), int(topic), str(reason))
 
 
