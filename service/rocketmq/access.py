@@ -28,6 +28,8 @@ from tierlog.tiering.base.errors import UnauthenticatedError
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
+#: The fields that a signed request has beside its own.
+SIGNING_FIELDS = (ACCESS_KEY, SIGNATURE, "SecurityToken")
 #: The field that clients up to version 4.9.3 add to look-ups after they have signed.
 _UNSIGNED = "_UNIQUE_KEY_QUERY"
 _LAST_WITH_UNSIGNED = 399

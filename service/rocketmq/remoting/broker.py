@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierlog.service.access.audit import AuditLog
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
@@ -29,8 +32,12 @@ class Broker:
     polls: LongPolls
     offsets: ConsumerOffsets
     locks: QueueLocks
+    deliveries: Deliveries
+    timers: Timers
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
+    #: Runs something on the thread of the connections; from any thread.
+    call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
 
     @property
     def name(self) -> str:

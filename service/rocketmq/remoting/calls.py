@@ -7,6 +7,7 @@ once. Errors of the store become answers in one place, :func:`answer_of`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from tierlog.service.access.audit import AuditEntry, shortened
 from tierlog.service.access.caller import Caller
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
@@ -169,6 +171,15 @@ class RemotingCall:
     def document(self) -> Any:
         """Returns the body, which is JSON; :class:`InvalidRequestError` otherwise."""
         return parse_document(self.frame.body)
+
+    def recorded(self, **parameters: object) -> contextlib.AbstractContextManager[AuditEntry]:
+        """Surrounds a change that an administrator may make; entered after the caller's right was checked."""
+        log = self.broker.audit
+        if log is None:
+            return contextlib.nullcontext(AuditEntry())
+        who = {"caller": self.caller.name, "peer": self.connection.peer.rpartition(":")[0], "request_id": None}
+        named = {name: shortened(value) for name, value in parameters.items()}
+        return log.call(who, {"method": "ROCKETMQ", "path": RequestCode(self.code).name, "parameters": named})
 
 
 def parse_number(name: str, value: str) -> int:

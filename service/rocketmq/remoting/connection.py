@@ -229,6 +229,11 @@ class Connection:
         return Frame(code, self._next_opaque, flag, fields, body)
 
     @property
+    def waiting(self) -> int:
+        """Bytes that the client has not taken."""
+        return self._out.waiting
+
+    @property
     def is_behind(self) -> bool:
         """Whether the client has not taken what it was sent; nothing large should be made for it now."""
         return self._out.waiting > BEHIND_BYTES

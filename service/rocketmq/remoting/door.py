@@ -28,6 +28,8 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
@@ -46,9 +48,25 @@ from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, Resp
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
-from tierlog.service.rocketmq.remoting.handlers import locking, lookups, membership, offsets, pulling, routes, sending
+from tierlog.service.rocketmq.remoting.handlers import (
+    assignment,
+    broker_tools,
+    client_tools,
+    group_tools,
+    locking,
+    lookups,
+    membership,
+    offsets,
+    popping,
+    pulling,
+    recalling,
+    routes,
+    sending,
+    topic_tools,
+)
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
+from tierlog.service.rocketmq.remoting.refusals import why_refused
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
@@ -58,7 +76,10 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
-SUBJECTS = (locking, lookups, membership, offsets, pulling, routes, sending)
+SUBJECTS = (
+    assignment, broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, popping, pulling,
+    recalling, routes, sending, topic_tools,
+)  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
 _LOOK_S = 1.0
@@ -106,6 +127,8 @@ class RemotingDoor:
         settings: Settings,
         clock: Clock,
         *,
+        deliveries: Deliveries,
+        timers: Timers,
         address: str,
         control: AccessControl,
         audit: AuditLog | None = None,
@@ -126,7 +149,8 @@ class RemotingDoor:
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
-            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), audit=audit,
+            polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
+            audit=audit, call_soon=self.call_soon,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
@@ -134,7 +158,8 @@ class RemotingDoor:
         self.places = Connections(settings.rocketmq.max_connections)
         self._limits = _limits(settings)
         self._lanes = _lanes(settings.serve)
-        self._connections: set[Connection] = set()
+        #: What is connected; on the loop only.
+        self.connections: set[Connection] = set()
         self._in_work = 0
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
@@ -178,11 +203,11 @@ class RemotingDoor:
         await self._stopped.wait()
 
     def _opened(self, accepted: socket.socket, place: ConnectionSlot) -> None:
-        self._connections.add(Connection(accepted, place, self, self._limits))
+        self.connections.add(Connection(accepted, place, self, self._limits))
 
     def _look(self) -> None:
         now_s = self.clock.monotonic_s()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.look(now_s)
         self.broker.clients.expire()
         if self._offsets.is_due and not self._is_writing_offsets:
@@ -215,13 +240,13 @@ class RemotingDoor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s / 2):
                     await self._idle.wait()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s / 2):
-                while self._connections:
+                while self.connections:
                     await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         self._stopped.set()
 
@@ -250,7 +275,7 @@ class RemotingDoor:
 
     def closed(self, connection: Connection) -> None:
         """Forgets a connection."""
-        self._connections.discard(connection)
+        self.connections.discard(connection)
         self._polls.disconnected(connection)
         if connection.client_id is not None:
             self.broker.clients.disconnected(connection)
@@ -262,7 +287,7 @@ class RemotingDoor:
         reply = partial(self._reply, connection, frame, size)
         handler = HANDLERS.get(frame.code)
         if handler is None:
-            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {frame.code} not supported"))
+            reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_refused(frame.code)))
             return
         try:
             caller = self._access.of_fields(frame.fields, frame.body, frame.version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
@@ -36,6 +37,8 @@ class LongPolls:
         self._loop = loop
         self._call_soon = call_soon
         self._most = most
+        self._lock = threading.Lock()
+        self._held = 0
         self._polls: set[_Poll] = set()
         self._of_connection: dict[Connection, set[_Poll]] = {}
         self._is_closed = False
@@ -43,24 +46,26 @@ class LongPolls:
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._polls)
+        return self._held
 
     def hold(self, connection: Connection, watch: Watch, timeout_s: float, go_on: Callable[[bool], object]) -> None:
         """Calls ``go_on(True)`` on the loop when there may be messages, ``go_on(False)`` when the time is over.
 
-        Not at all if the connection is gone before. From any thread; :class:`OverloadedError` if too many wait.
+        The latter also if the connection is gone, or the door stops. From any thread; :class:`OverloadedError` if too
+        many wait.
         """
-        if len(self._polls) >= self._most:
-            raise OverloadedError(f"{self._most} requests wait for messages", hint="serve.max_long_polls is the limit")
+        with self._lock:
+            if self._held >= self._most:
+                raise OverloadedError(
+                    f"{self._most} requests wait for messages", hint="serve.max_long_polls is the limit"
+                )
+            self._held += 1
         poll = _Poll(connection, go_on)
         self._call_soon(lambda: self._begin(poll, watch, timeout_s))
 
     def _begin(self, poll: _Poll, watch: Watch, timeout_s: float) -> None:
-        if poll.connection.is_closed:
-            poll.go_on(False)  # which gives back what it holds
-            return
-        if self._is_closed or timeout_s <= 0:
-            poll.go_on(False)
+        if poll.connection.is_closed or self._is_closed or timeout_s <= 0:
+            self._end(poll, False)
             return
         self._polls.add(poll)
         self._of_connection.setdefault(poll.connection, set()).add(poll)
@@ -74,6 +79,8 @@ class LongPolls:
         if poll.is_over:
             return
         poll.is_over = True
+        with self._lock:
+            self._held -= 1
         self._polls.discard(poll)
         mine = self._of_connection.get(poll.connection, set())
         mine.discard(poll)

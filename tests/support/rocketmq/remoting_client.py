@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import socket
 import ssl
@@ -32,6 +35,9 @@ class RemotingClient:
             self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.form = form
         self.client_id = client_id
+        self.language = "JAVA"
+        #: The access key and the secret key that it signs with.
+        self.keys: tuple[str, str] | None = None
         self._reader = FrameReader(1 << 30)
         self._opaque = 0
         self._answers: dict[int, Frame] = {}
@@ -53,8 +59,11 @@ class RemotingClient:
         """Sends a request and returns its number."""
         self._opaque += 1
         texts = {name: _text(value) for name, value in (fields or {}).items() if value is not None}
+        if self.keys is not None:
+            texts = signed(texts, body, *self.keys)
         flag = FrameFlag.ONEWAY if oneway else 0
-        self.socket.sendall(encode_frame(Frame(code, self._opaque, flag, texts, body, form=self.form, language="JAVA")))
+        frame = Frame(code, self._opaque, flag, texts, body, form=self.form, language=self.language)
+        self.socket.sendall(encode_frame(frame))
         return self._opaque
 
     def answer_to(self, number: int) -> Frame:
@@ -62,6 +71,12 @@ class RemotingClient:
         while number not in self._answers:
             self._read()
         return self._answers.pop(number)
+
+    def first_answers(self, numbers: set[int]) -> list[int]:
+        """Waits for one of the answers to some requests; returns which of them are there."""
+        while not (found := [number for number in numbers if number in self._answers]):
+            self._read()
+        return found
 
     def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Frame:
         """Sends a request and waits for its answer."""
@@ -135,6 +150,14 @@ class RemotingClient:
             **more,
         }
         return self.ask(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode())
+
+
+def signed(fields: Mapping[str, str], body: bytes, name: str, secret: str) -> dict[str, str]:
+    """Returns the fields of a request with its signature, as RocketMQ's clients make it."""
+    found = {**fields, "AccessKey": name}
+    content = "".join(found[field] for field in sorted(found)).encode() + body
+    code = hmac.new(secret.encode(), content, hashlib.sha1).digest()
+    return {**found, "Signature": base64.b64encode(code).decode()}
 
 
 def _text(value: object) -> str:

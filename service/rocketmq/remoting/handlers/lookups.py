@@ -7,9 +7,8 @@ from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import MOST_BYTES, check_may_read
-from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError
 from tierlog.tiering.base.types import END_OF_TIME_MS
-from tierlog.tiering.format.record import encode_message_id, encode_record
+from tierlog.tiering.format.record import encode_record
 
 #: Clients of RocketMQ wait 6 to 15 s: what is found by then is answered.
 _TIMEOUT_MS = 5_000
@@ -17,7 +16,6 @@ _MOST_MESSAGES, _DEFAULT_MESSAGES = 1_000, 32
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 #: The index of a look-up that means tags; others mean keys, which a client's own ids are too.
 _TAG_INDEX = "T"
-_NO_HOST = bytes(8)
 
 
 @handles(RequestCode.QUERY_MESSAGE, lane=CallLane.READ)
@@ -54,9 +52,8 @@ def message_by_offset(call: RemotingCall) -> RemotingAnswer:
     """Answers with the message at a physical offset, which its id has; one that is not there is a system error to
     clients."""
     offset = call.number("offset")
-    try:
-        message = call.broker.store.message(encode_message_id(_NO_HOST, offset))
-        call.caller.check(Scope.READ, message.record.topic)
-    except (MessageNotFoundError, InvalidRequestError):
+    message = call.broker.store.message_at(offset)
+    if message is None:
         return refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    call.caller.check(Scope.READ, message.record.topic)
     return RemotingAnswer(body=encode_record(message.record))

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.group_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from tierlog.service.delivery.group_topics import (
+    DEAD_LETTER_PREFIX,
+    FIRST_RETRY_LEVEL,
+    RETRY_PREFIX,
+    dead_letter_topic,
+    properties_of_dead_letter,
+    properties_of_retry,
+    retry_topic,
+)
+from tierlog.service.delivery.timers import recall_handle, scheduled
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.remoting.calls import (
     CallLane,
@@ -28,6 +38,7 @@ from tierlog.service.rocketmq.topics import (
 )
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tierlog.tiering.format.properties import NAME_END, UNIQ_KEY, VALUE_END
+from tierlog.tiering.hot.consumer_groups import validate_group
 from tierlog.tiering.message.batch import validate_topic
 
 #: What each answer to a send says beside its code, as RocketMQ's broker does.
@@ -89,8 +100,65 @@ def _send(call: RemotingCall) -> RemotingAnswer | None:
         sys_flag=_number(fields, names["f"], 0), born_ms=_number(fields, names["g"], None),
         born_host=call.connection.host, reconsume_times=reconsumed,
     )  # fmt: skip
-    call.broker.sends.add(sent, partial(_answer, call, unique_key(text)))
+    more = {"transactionId": unique_key(text)}
+    if not topic.startswith(DEAD_LETTER_PREFIX):
+        sent, more = _delayed(call, sent, more)
+    call.broker.sends.add(sent, partial(_answer, call, more))
     return None
+
+
+def _delayed(call: RemotingCall, sent: Sent, more: dict[str, str]) -> tuple[Sent, dict[str, str]]:
+    """Returns the message as it waits for its time, and what its sender is told; as it is if it has none."""
+    if sent.properties is None:
+        return sent, more
+    entry = scheduled(sent.topic, sent.queue_id, sent.properties, call.broker.clock.now_ms())
+    if entry is None:
+        return sent, more
+    if call.broker.store.find_queues(entry.topic) is None:
+        if call.lane is CallLane.LOOP:
+            raise OnLaneError(CallLane.APPEND)
+        call.broker.store.make_topic(entry.topic, 1, may_make=True)
+    handle = recall_handle(call.broker.store.store_id, entry)
+    waiting = replace(sent, topic=entry.topic, queue_id=entry.queue_id, properties=entry.properties)
+    return waiting, more if handle is None else {**more, "recallHandle": handle}
+
+
+@handles(RequestCode.CONSUMER_SEND_MSG_BACK, lane=CallLane.APPEND)
+def send_back(call: RemotingCall) -> RemotingAnswer | None:
+    """Takes back a message that a consumer could not do: its group gets it again later, or it is a dead letter.
+
+    It is another message of the group's own topic, so that it is delivered in whichever queue order is left; what is
+    answered is durable.
+    """
+    group, offset = call.text("group"), call.number("offset")
+    call.caller.check(Scope.READ)
+    validate_group(group)
+    store = call.broker.store
+    found = store.message_at(offset)
+    if found is None:
+        return refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+    record = found.record
+    level = call.number("delayLevel", 0)
+    most = call.number("maxReconsumeTimes", call.broker.settings.rocketmq.max_attempts)
+    is_dead = level < 0 or record.reconsume_times >= most
+    topic = dead_letter_topic(group) if is_dead else retry_topic(group)
+    if is_dead:
+        text = properties_of_dead_letter(record)
+    else:
+        text = properties_of_retry(record, level or FIRST_RETRY_LEVEL + record.reconsume_times)
+    store.make_topic(topic, _QUEUES_OF_GROUP, may_make=True)
+    sent = Sent(
+        topic=topic, queue_id=0, body=record.body, properties=text, flag=record.flag, sys_flag=record.sys_flag,
+        born_ms=record.born_ms, born_host=record.born_host, reconsume_times=record.reconsume_times + 1,
+    )  # fmt: skip
+    if not is_dead:
+        sent, _ = _delayed(call, sent, {})
+    call.broker.sends.add(sent, partial(_answer_back, call))
+    return None
+
+
+def _answer_back(call: RemotingCall, found: Sequence[Appended] | BaseException) -> None:
+    call.reply(answer_of(found) if isinstance(found, BaseException) else RemotingAnswer())
 
 
 def check_may_send(call: RemotingCall, topic: str) -> None:
@@ -120,7 +188,7 @@ def _queues(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
     return store.find_queues(topic) or made
 
 
-def _answer(call: RemotingCall, transaction_id: str, found: Sequence[Appended] | BaseException) -> None:
+def _answer(call: RemotingCall, more: Mapping[str, str], found: Sequence[Appended] | BaseException) -> None:
     if isinstance(found, InvalidRequestError):
         call.reply(_refused(found))
     elif isinstance(found, BaseException):
@@ -128,11 +196,11 @@ def _answer(call: RemotingCall, transaction_id: str, found: Sequence[Appended] |
         answer.fields = REGION
         call.reply(answer)
     else:
-        call.reply(sent_answer(found, transaction_id))
+        call.reply(sent_answer(found, more))
 
 
-def sent_answer(found: Sequence[Appended], transaction_id: str = "") -> RemotingAnswer:
-    """Answers where the messages of one send went; they are in one queue."""
+def sent_answer(found: Sequence[Appended], more: Mapping[str, str]) -> RemotingAnswer:
+    """Answers where the messages of one send went, which is one queue, and ``more``."""
     first = found[0]
     ids = first.message_id if len(found) == 1 else ",".join([one.message_id for one in found])
     return RemotingAnswer(
@@ -140,7 +208,7 @@ def sent_answer(found: Sequence[Appended], transaction_id: str = "") -> Remoting
             "msgId": ids,
             "queueId": str(first.queue_id),
             "queueOffset": str(first.queue_offset),
-            "transactionId": transaction_id,
+            **more,
             **REGION,
         }
     )
