@@ -179,9 +179,9 @@ lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (ta
 	echo "lock: requirements/runtime.txt"; \
 	$$compile --build-deps-for wheel -o requirements/runtime.txt pyproject.toml; \
 	echo "lock: requirements/dev.txt"; \
-	$$compile --build-deps-for wheel --extra dev --extra tracing -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
+	$$compile --build-deps-for wheel --extra dev --extra tracing --extra grpc -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
 	echo "lock: requirements/image.txt"; \
-	$$compile --build-deps-for wheel --extra tracing -c requirements/dev.txt -o requirements/image.txt pyproject.toml; \
+	$$compile --build-deps-for wheel --extra tracing --extra grpc -c requirements/dev.txt -o requirements/image.txt pyproject.toml; \
 	echo "lock: requirements/audit.txt"; \
 	$$compile --extra audit -c requirements/dev.txt -o requirements/audit.txt pyproject.toml; \
 	echo "lock: requirements/spark.txt"; \

@@ -9,6 +9,9 @@ does with ``hot.visibility=written``; by default tierlog derives what is flushed
 Encoding alone is compared with copying: the log's encoder and its write into a pre-written file, against writes of the
 same bytes from memory to the same places.
 
+Batches as RocketMQ's clients send them, 500 messages of 100 bytes with keys and a tag in one body, are parsed and
+appended by one thread, ``async``.
+
 Then ``--sustained-gib`` of log are appended, all of it derived and on the disk at the end, beside a plain writer of as
 many bytes, 1 MiB a call and an fdatasync every 32 MiB; both begin with files that are not there. Two turns are enough.
 
@@ -35,12 +38,16 @@ from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.types import Durability, Visibility
+from tierlog.tiering.format.client_batch import BatchEntry, encode_client_batch
+from tierlog.tiering.format.record import encode_host
 from tierlog.tiering.hot import commit_log
 from tierlog.tiering.message.arrow_input import ArrowMessages
 from tierlog.tiering.message.batch import MessageBatch, encode_batch
 
 BATCH = 1_000
 _BODY_BYTES = 256
+_CLIENT_BATCH, _CLIENT_BODY_BYTES = 500, 100
+_CLIENT_TARGET = 300_000
 #: What is appended again and again, so that it takes no time to make: more than a processor's caches hold.
 _DISTINCT = 100_000
 _FLUSHED_MIB = 32
@@ -124,6 +131,21 @@ def append_all(engine: Store, columns: list[ArrowMessages], messages: int) -> No
     hot = engine._hot
     while hot.dispatch() < hot.log.end:
         hot.flush()  # what is not visible yet
+
+
+def append_client_batches(folder: Path, messages: int) -> float:
+    """Messages a second, parsed and appended by one thread."""
+    texts = (b"UNIQ_KEY\x01%032X\x02KEYS\x01order-%d\x02TAGS\x01TagA\x02" % (n, n) for n in range(_CLIENT_BATCH))
+    batch = encode_client_batch(BatchEntry(0, b"x" * _CLIENT_BODY_BYTES, text) for text in texts)
+    host = encode_host(bytes((10, 1, 2, 3)), 54321)
+    with tempfile.TemporaryDirectory(dir=folder) as inside, opened(Path(inside) / "store") as engine:
+        drained()
+        begun = time.perf_counter()
+        for number in range(messages // _CLIENT_BATCH):
+            sent = engine.client_messages()
+            sent.add_batch("orders", number % 4, batch, born_ms=number, born_host=host)
+            engine.append(sent, Durability.ASYNC)
+        return messages / (time.perf_counter() - begun)
 
 
 class Copies:
@@ -245,6 +267,9 @@ def main() -> None:
             report.add(Row(what, "messages/s", both, target=target, note=_WRITTEN, held_by=_DERIVED_HELD_BY))
         both = {name: found[name] for name in ("tierlog, flushed", "putMessages")}
         report.add(Row("the same, all of it flushed", "messages/s", both, note="with the default visibility"))
+        found = in_turns({"tierlog": lambda: append_client_batches(folder, n)}, arguments.runs)
+        what = f"client batches of {_CLIENT_BATCH}, parsed and appended"
+        report.add(Row(what, "messages/s", found, target=_CLIENT_TARGET))
         if arguments.sustained_gib:
             gib = arguments.sustained_gib
             sides = {"tierlog": lambda: sustained(folder, columns, gib), "plain writes": lambda: plainly(folder, gib)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import threading
@@ -49,6 +50,20 @@ class AccessControl:
         self._look()
         return find_caller(self._entries, token, self._clock.now_ms())
 
+    def entry(self, name: str) -> Entry | None:
+        """Returns the entry of a name, whose secret verifies what its holder signs; None for an unknown or expired
+        one."""
+        self._look()
+        found = next((entry for entry in self._entries if entry.caller.name == name), None)
+        return found if found is not None and found.is_valid(self._clock.now_ms()) else None
+
+    def check_listener(self, host: str, *, hint: str) -> None:
+        """Refuses an address beyond the loopback where nobody has to show a token."""
+        if not self.is_on and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+            raise InvalidRequestError(
+                f"without tokens the service listens on the loopback only, not on {host}", hint=hint
+            )
+
     def _look(self) -> None:
         now_s = self._clock.monotonic_s()
         if self._path is None or now_s - self._looked_s < _LOOK_S:
@@ -71,7 +86,7 @@ class AccessControl:
     def _read(self) -> list[Entry]:
         if self._path is None:
             return self._fixed
-        warn_if_open(self._path, "the tokens file, which has their hashes and rights")
+        warn_if_open(self._path, "the tokens file, which has their hashes, rights and secrets")
         try:
             text = self._path.read_text(encoding="utf-8")
         except OSError as error:

@@ -1,4 +1,5 @@
 """Bearer tokens, and their entries in the tokens file and in the environment: each a token's hash and its rights.
+An entry may have a secret too, with which its holder signs requests to the doors for RocketMQ's clients.
 
 A token is ``tierlog_`` and 256 random bits in hex. Nobody guesses 256 bits, however fast the hash, so a plain
 SHA-256 keeps a token as safe as a slow password hash would, and checking one costs about a microsecond. The prefix
@@ -12,7 +13,7 @@ import hmac
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +23,7 @@ from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.times import parse_time
 
 PREFIX = "tierlog_"
+SECRET_PREFIX = "tierlogsecret_"
 _RANDOM_BYTES = 32
 #: A longer token cannot be ours, and is not hashed.
 MAX_LENGTH = 512
@@ -29,13 +31,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 #: Characters of topics' names, and those that a shell pattern adds.
 _PATTERN = re.compile(r"[%|A-Za-z0-9_*?!\[\]^-]{1,255}")
-_FIELDS = {"name", "sha256", "scopes", "topics", "expires"}
+#: What separates entries and their fields in the environment is no part of a secret.
+_SECRET = re.compile(r"[A-Za-z0-9._~+/=@%-]{16,256}")
+_FIELDS = {"name", "sha256", "secret", "scopes", "topics", "expires"}
 _HINT = "`tierlog token` prints a token and its entry"
 
 
 def new_token(randomness: Randomness) -> str:
     """Makes a token that nobody has; only its :func:`digest` should be kept."""
     return PREFIX + randomness.token_hex(_RANDOM_BYTES)
+
+
+def new_secret(randomness: Randomness) -> str:
+    """Makes a secret that nobody has; whoever verifies signatures has to keep it as it is."""
+    return SECRET_PREFIX + randomness.token_hex(_RANDOM_BYTES)
 
 
 def digest(token: str) -> bytes:
@@ -45,11 +54,16 @@ def digest(token: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One token, known by the digest of its text."""
+    """One token, known by the digest of its text; ``secret`` signs, None where the holder cannot."""
 
     caller: Caller
     digest: bytes
     expires_ms: int | None = None
+    secret: str | None = field(default=None, repr=False)
+
+    def is_valid(self, now_ms: int) -> bool:
+        """Whether it has not expired."""
+        return self.expires_ms is None or now_ms < self.expires_ms
 
 
 def find_caller(entries: Iterable[Entry], token: str, now_ms: int) -> Caller | None:
@@ -62,8 +76,7 @@ def find_caller(entries: Iterable[Entry], token: str, now_ms: int) -> Caller | N
     given, found = digest(token), None
     for entry in entries:
         is_it = hmac.compare_digest(entry.digest, given)
-        is_valid = entry.expires_ms is None or now_ms < entry.expires_ms
-        if is_it and is_valid:
+        if is_it and entry.is_valid(now_ms):
             found = entry.caller
     return found
 
@@ -85,7 +98,8 @@ def read_toml(text: str, source: str) -> list[Entry]:
 def read_lines(text: str, source: str) -> list[Entry]:
     """Reads entries as a secret in the environment holds them, one a line or with ``;`` between them.
 
-    ``name:sha256:scopes:topics`` and perhaps ``:expiry``; several scopes and topics have commas between them.
+    ``name:sha256:scopes:topics`` and perhaps ``:expiry``; several scopes and topics have commas between them. A secret
+    follows the hash after a slash: ``sha256/secret``.
     """
     tables: list[tuple[str, Mapping[str, Any]]] = []
     for number, line in enumerate((part.strip() for part in re.split("[\n;]", text)), 1):
@@ -94,9 +108,12 @@ def read_lines(text: str, source: str) -> list[Entry]:
         name, *rest = line.split(":", 4)
         if len(rest) < 3:
             raise InvalidRequestError(
-                f"entry {number} of {source} is not name:sha256:scopes:topics[:expiry]", hint=_HINT
+                f"entry {number} of {source} is not name:sha256[/secret]:scopes:topics[:expiry]", hint=_HINT
             )
-        table: dict[str, Any] = {"name": name, "sha256": rest[0]}
+        hashed, slash, secret = rest[0].partition("/")
+        table: dict[str, Any] = {"name": name, "sha256": hashed}
+        if slash:
+            table["secret"] = secret
         table |= {field: value.split(",") for field, value in zip(("scopes", "topics"), rest[1:3], strict=True)}
         if len(rest) == 4:
             table["expires"] = rest[3]
@@ -137,7 +154,11 @@ def _entries(tables: list[tuple[str, Mapping[str, Any]]], source: str) -> list[E
 
 
 def _entry(table: Mapping[str, Any]) -> Entry:
-    """Reads one entry. Values of ``sha256`` are never repeated in an error: they may be the token itself."""
+    """Reads one entry.
+
+    Values of ``sha256`` and ``secret`` are never repeated in an error: they may be the token itself. Nor is any other
+    value of an entry with a secret: with a ``:`` in it, the rest of a secret stands where the scopes should.
+    """
     unknown = sorted(set(table) - _FIELDS)
     if unknown:
         raise InvalidRequestError(f"there is no field {unknown[0]!r}, only {', '.join(sorted(_FIELDS))}")
@@ -148,20 +169,27 @@ def _entry(table: Mapping[str, Any]) -> Entry:
         raise InvalidRequestError("`sha256` has the token itself, which now counts as lost; it must have its SHA-256")
     if not isinstance(hashed, str) or not _SHA256.fullmatch(hashed):
         raise InvalidRequestError("`sha256` must be the 64 lower-case hex digits of the token's SHA-256")
+    secret = table.get("secret")
+    if isinstance(secret, str) and (secret.startswith(PREFIX) or digest(secret).hex() == hashed):
+        raise InvalidRequestError("`secret` has the token itself, which now counts as lost; the two must differ")
+    if "secret" in table and not (isinstance(secret, str) and _SECRET.fullmatch(secret)):
+        raise InvalidRequestError("`secret` must be 16 to 256 letters, digits or any of . _ ~ + / = @ % -")
     names = _list(table, "scopes")
     try:
         scopes = frozenset(Scope(one) for one in names)
     except ValueError as error:
         known = ", ".join(repr(str(scope)) for scope in Scope)
-        raise InvalidRequestError(f"a scope is one of {known}, not one of {names}") from error
+        shown = f", not one of {names}" if secret is None else ""
+        raise InvalidRequestError(f"a scope is one of {known}{shown}") from (error if secret is None else None)
     if not scopes:
         raise InvalidRequestError("`scopes` is empty, so the token would be good for nothing")
     topics = _list(table, "topics")
     for pattern in topics:
         if not _PATTERN.fullmatch(pattern):
-            raise InvalidRequestError(f"the topic pattern {pattern!r} fits no topic's name")
+            shown = f"the topic pattern {pattern!r}" if secret is None else "a topic pattern"
+            raise InvalidRequestError(f"{shown} fits no topic's name")
     expires_ms = _time(table["expires"]) if "expires" in table else None
-    return Entry(Caller(name, scopes, tuple(topics)), bytes.fromhex(hashed), expires_ms)
+    return Entry(Caller(name, scopes, tuple(topics)), bytes.fromhex(hashed), expires_ms, secret)
 
 
 def _list(table: Mapping[str, Any], field: str) -> list[str]:

@@ -21,6 +21,7 @@ from tierlog.tiering.remote.problems import problem_title, problem_type
 
 _LOG = logging.getLogger("tierlog")
 _RETRY_S, _SOON_S = 5, 1
+_SOON = (errors.RequestUnderWayError, errors.OverloadedError, errors.InFlightError)
 _BAD_ARGUMENT = problem_type(errors.InvalidRequestError)
 
 #: Every class of the tree stands here by itself; a test walks the tree.
@@ -28,6 +29,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.StoreError: 500,
     errors.InvalidRequestError: 400,
     errors.MessageTooLargeError: 413,
+    errors.InvalidHandleError: 400,
     errors.NotFoundError: 404,
     errors.TopicNotFoundError: 404,
     errors.MessageNotFoundError: 404,
@@ -54,6 +56,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.ThrottledError: 503,
     errors.OutOfResourcesError: 503,
     errors.OverloadedError: 429,
+    errors.InFlightError: 429,
     errors.DeadlineError: 503,
     errors.AccessError: 403,
     errors.UnauthenticatedError: 401,
@@ -114,7 +117,7 @@ def store_error(request: Request, error: Any) -> JSONResponse:
         error.message if tells or not isinstance(error, errors.ReadOnlyError) else "the store is read-only",
         uri=problem_type(kind),
         hint=error.hint,
-        retry_s=_SOON_S if kind in (errors.RequestUnderWayError, errors.OverloadedError) else None,
+        retry_s=_SOON_S if kind in _SOON else None,
         path=error.path if tells else None,
         position=error.position,
     )

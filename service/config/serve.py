@@ -240,7 +240,8 @@ class ServeSettings(FlowSettings):
 
 
 class AccessSettings(SettingGroup):
-    """Rights over HTTP (docs/access.md). Without any token, the service answers on the loopback only."""
+    """Rights over HTTP and at the doors for RocketMQ's clients (docs/access.md). Without any token, the service answers
+    on the loopback only."""
 
     tokens_file: str | None = Field(
         default=None,
@@ -252,8 +253,8 @@ class AccessSettings(SettingGroup):
     tokens: str | None = Field(
         default=None,
         description=(
-            "The same entries as text, for a secret in the environment: `name:sha256:scopes:topics[:expiry]`, "
-            "one per line or separated by `;`. Read at start only."
+            "The same entries as text, for a secret in the environment: "
+            "`name:sha256[/secret]:scopes:topics[:expiry]`, one per line or separated by `;`. Read at start only."
         ),
     )
     cors_origins: str = Field(

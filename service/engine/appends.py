@@ -31,10 +31,15 @@ from tierlog.tiering.cold.reading.gate import entering_archive
 from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, SHARDING_KEY
 from tierlog.tiering.hot.producers import ProducerSequences, SequenceRun
 from tierlog.tiering.message.batch import ANY_QUEUE, Message, MessageBatch, is_in_columns
+from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.pending import LoneMessage, PendingMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.read.fetcher import Fetcher
 
+#: What can be appended.
+AppendedMessages = Sequence[Message] | PendingMessages | ClientMessages
+#: What was collected for one append, and is sent once.
+_COLLECTED = (PendingMessages, ClientMessages)
 #: Writing a larger message takes as long as a flush, so it shares only the flush.
 _MOST_SHARED_BYTES = 64 << 10
 _UNQUOTED = "([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?"
@@ -187,8 +192,15 @@ class Appends:
         """Returns an empty list of messages that come one by one, for :meth:`append`."""
         return PendingMessages(self._settings.hot.max_body_bytes, self._legal_topics, self._hot.topics.queues_of)
 
+    def client_messages(self) -> ClientMessages:
+        """Returns an empty list of messages as clients of RocketMQ sent them, for :meth:`append`."""
+        return ClientMessages(self._settings.hot.max_body_bytes, self._hot.topics.queues_of)
+
     def append(
-        self, messages: Sequence[Message] | PendingMessages, durability: Durability, key: IdempotencyKey | None
+        self,
+        messages: AppendedMessages,
+        durability: Durability,
+        key: IdempotencyKey | None,
     ) -> AppendedColumns:
         """Returns where each message went, now or, with a ``key``, when it was sent before; see :class:`Durability`.
 
@@ -200,11 +212,26 @@ class Appends:
         gate = entering_archive() if durability is Durability.ARCHIVED else contextlib.nullcontext()
         with gate:
             if key is None or not messages:
-                if len(messages) == 1 and not isinstance(messages, PendingMessages):
+                if len(messages) == 1 and not isinstance(messages, _COLLECTED):
                     return self._append_one(messages[0], durability)
                 return self._append(messages, durability)
-            assert not isinstance(messages, PendingMessages), "a key is for messages that can be sent again"
+            assert not isinstance(messages, _COLLECTED), "a key is for messages that can be sent again"
             return self._append_once(messages, durability, key)
+
+    def append_unless_known(self, message: ClientMessages, topic: str, key: IdempotencyKey) -> bool:
+        """Appends one message to its topic, durably, unless the log has one with its number; whether it was appended.
+
+        The number is trusted: what is in the log is not compared. Raises :class:`RequestUnderWayError` while it is
+        being appended already.
+        """
+        assert len(message) == 1
+        window = self._hot.producers
+        with window.claim(topic, key.origin, key.first, key.first + 1):
+            for run in window.known(topic, key.origin, key.first, key.first + 1):
+                self._make_as_durable(run, Durability.FLUSHED)
+                return False
+            self._append(message, Durability.FLUSHED, ProducerSequences(topic, key.origin, np.array([key.first])))
+            return True
 
     def _append_one(self, message: Message, durability: Durability) -> AppendedColumns:
         if durability is Durability.FLUSHED:
@@ -244,7 +271,7 @@ class Appends:
 
     def _append(
         self,
-        messages: Sequence[Message] | PendingMessages,
+        messages: AppendedMessages,
         durability: Durability,
         origin: ProducerSequences | None = None,
     ) -> AppendedColumns:
@@ -258,10 +285,12 @@ class Appends:
             self._archived.wait_for(self._hot.log.flushed)
         return AppendedColumns.of(result, self._store_host)
 
-    def _checked(
-        self, messages: Sequence[Message] | PendingMessages, *, may_be_lone: bool
-    ) -> MessageBatch | LoneMessage:
+    def _checked(self, messages: AppendedMessages, *, may_be_lone: bool) -> MessageBatch | LoneMessage:
         now_ms = self._clock.now_ms()
+        if isinstance(messages, ClientMessages):
+            most = self._settings.hot.max_body_bytes
+            lone = messages.lone() if may_be_lone else None
+            return lone or messages.to_batch(now_ms=now_ms, max_body_bytes=most)
         if not isinstance(messages, PendingMessages):
             return MessageBatch.of(messages, now_ms=now_ms, max_body_bytes=self._settings.hot.max_body_bytes)
         is_lone = may_be_lone and len(messages) == 1

@@ -34,7 +34,7 @@ from tierlog.tiering.base.errors import (
 )
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import count_present
-from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupState, Queue, named, validate_group
+from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupPosition, GroupState, Queue, named, validate_group
 from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.message.batch import validate_topic
 
@@ -329,13 +329,15 @@ class ConsumerGroups:
         offset_since: Callable[[str, int, int], int],
         lag: Callable[[str, int, int, Callable[[], bool]], int | None] | None = None,
         flush: Callable[[], object] = lambda: None,
+        forget: Callable[[str, Collection[tuple[str, int]]], object] = lambda name, queues: None,
     ) -> None:
         """``offset_range`` is (least, next) offset of an own queue, or :class:`TopicNotFoundError`.
 
         ``offset_since`` is the offset of an own queue's first message stored at or after a time in ms, or its end.
         ``lag`` counts the messages of an own queue from an offset on; None if that is not known. Its last argument says
         whether the archive may be asked. Unless given, every offset of the range has its message.
-        ``flush`` makes durable what a member may have read.
+        ``flush`` makes durable what a member may have read. ``forget`` takes back what is noted of a group's deliveries
+        in own queues, by topic and number.
         """
         self._store_id = store_id
         #: Queues of other stores; set before the first request by whoever knows the cluster.
@@ -348,6 +350,7 @@ class ConsumerGroups:
         self._offset_since = offset_since
         self._lag = lag or self._plain_lag
         self._flush = flush
+        self._forget = forget
         self._clock = clock
         self._randomness = randomness
         self._lock = threading.Lock()
@@ -430,8 +433,26 @@ class ConsumerGroups:
         self._check_ends(offsets)
         self._claim_new(name)
         self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
+        if reset:  # all from there on is consumed again, what was acknowledged too
+            self._forget(name, [(topic, number) for topic, store_id, number in offsets if store_id == self._store_id])
         # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
+
+    def position(self, name: str, topic: str, queue_id: int) -> GroupPosition:
+        """Returns where a group is in an own queue."""
+        return self._offsets.position(name, (topic, self._store_id, queue_id))
+
+    def advance(self, name: str, moves: Mapping[tuple[str, int], tuple[GroupPosition, int]]) -> None:
+        """Commits how far deliveries of own queues have come, making the group if it is new.
+
+        Members and generations do not matter: the deliveries of a queue are counted in one place. A queue in which the
+        group is not any more where its move begins stays where it is.
+        """
+        self._claim_new(validate_group(name))
+        self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
+        self._offsets.advance(
+            name, {(topic, self._store_id, queue_id): move for (topic, queue_id), move in moves.items()}
+        )
 
     def reset(
         self, name: str, to: ResetTo, queues: ResetQueues | None = None, *, dry_run: bool = False

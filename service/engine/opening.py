@@ -36,6 +36,7 @@ from tierlog.tiering.cold.manifest.catalogue import ArchiveTotals
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.record import encode_host
 from tierlog.tiering.hot.consumer_groups import GroupOffsets
+from tierlog.tiering.hot.delivery_states import DeliveryStates
 from tierlog.tiering.hot.identity import StoreIdentity, is_made, plan_identity
 from tierlog.tiering.hot.store import HotStore, mark_in_use
 from tierlog.tiering.hot.topic_deletion import DeletedTopics
@@ -52,7 +53,10 @@ from tierlog.tiering.read.fetcher import Fetcher
 from tierlog.tiering.rocketmq.adoption import adopt, is_broker_store, refuse_writing
 from tierlog.tiering.rocketmq.check import BrokerStore
 
-# The store host that goes into every record: the setting ``advertise``, else this machine's first own address.
+# The store host that goes into every record: the setting ``advertise``, else where RocketMQ's clients find the store,
+# as they look for a message where its id says, else this machine's first own address.
+
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def store_host(settings: Settings) -> bytes:
@@ -60,18 +64,39 @@ def store_host(settings: Settings) -> bytes:
     if settings.advertise is not None:
         host, _, port = settings.advertise.rpartition(":")
         return encode_host(ipaddress.ip_address(host.strip("[]")).packed, int(port))
-    return encode_host(_first_address(), settings.serve.port)
+    if settings.rocketmq.listen is not None:
+        host, port_number = door_address(settings, settings.rocketmq.listen)
+        return encode_host(_resolved(host), port_number)
+    return encode_host(_first_address().packed, settings.serve.port)
 
 
-def _first_address() -> bytes:
+def door_address(settings: Settings, listen: str) -> tuple[str, int]:
+    """Returns host and port at which clients of RocketMQ are told to reach the door that listens there."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    if settings.rocketmq.advertise is not None:
+        host = settings.rocketmq.advertise
+    elif host in _EVERY_ADDRESS:
+        host = str(_first_address())
+    return host, int(port)
+
+
+def _resolved(host: str) -> bytes:
+    """Returns the address of a host; this machine's first one for a name that cannot be looked up."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).packed
+    with contextlib.suppress(OSError):
+        return ipaddress.ip_address(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]).packed
+    return _first_address().packed
+
+
+def _first_address() -> ipaddress.IPv4Address:
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
     except OSError:
         found = []
     addresses = [ipaddress.IPv4Address(info[4][0]) for info in found]
-    return next(
-        (address for address in addresses if not address.is_loopback), ipaddress.IPv4Address("127.0.0.1")
-    ).packed
+    return next((address for address in addresses if not address.is_loopback), ipaddress.IPv4Address("127.0.0.1"))
 
 
 _READ_ONLY_TRIES = 3
@@ -101,6 +126,7 @@ class StoreParts:
     fetcher: Fetcher
     searcher: Searcher
     groups: ConsumerGroups
+    deliveries: DeliveryStates
     meter: Meter
     stopping: threading.Event
     resources: contextlib.ExitStack
@@ -139,9 +165,10 @@ def _open_once(
         archive = _archive_parts(directory, components, volume=volume, resources=resources)
         known = KnownErasures(manifest, seen.tombstones, DeletedTopics(hot.store).current)
         offsets = _group_offsets(directory, components, identity=identity, hot=hot, resources=resources)
+        deliveries = _delivery_states(directory, hot=hot, resources=resources)
         writers = _archive_writers(
             directory, components, identity=identity, hot=hot, archive=archive, known=known, offsets=offsets,
-            stopping=stopping,
+            deliveries=deliveries, stopping=stopping,
         )  # fmt: skip
         searcher = make_searcher(components.settings, components.clock)
         removal = make_removal(
@@ -149,12 +176,14 @@ def _open_once(
             archive_mover=writers.mover if writers else None, known=known,
         )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot.store, manifest, known)
-        groups = _groups(components, identity=identity, hot=hot.store, fetcher=fetcher, offsets=offsets)
+        groups = _groups(
+            components, identity=identity, hot=hot.store, fetcher=fetcher, offsets=offsets, deliveries=deliveries
+        )
         volume.is_open()
         return StoreParts(
             directory=directory, identity=identity, hot=hot, archive=archive, writers=writers, known=known,
-            removal=removal, fetcher=fetcher, searcher=searcher, groups=groups, meter=meter, stopping=stopping,
-            resources=resources.pop_all(),
+            removal=removal, fetcher=fetcher, searcher=searcher, groups=groups, deliveries=deliveries,
+            meter=meter, stopping=stopping, resources=resources.pop_all(),
         )  # fmt: skip
 
 
@@ -320,14 +349,25 @@ def _group_offsets(
 ) -> GroupOffsets:
     """Opens the committed offsets of groups; closed before the lock goes."""
 
-    def read_only_reason() -> str | None:
-        return "opened read-only" if directory.read_only else hot.store.guard.read_only_reason
-
     offsets = GroupOffsets(
-        directory.fs, directory.paths, identity.store_id, read_only_reason, components.settings.max_groups
+        directory.fs, directory.paths, identity.store_id, partial(_read_only_reason, directory, hot),
+        components.settings.max_groups,
     )  # fmt: skip
     resources.callback(offsets.close)
     return offsets
+
+
+def _delivery_states(directory: StoreDirectory, *, hot: HotTier, resources: contextlib.ExitStack) -> DeliveryStates:
+    """Opens what groups have above their committed offsets; closed before the lock goes."""
+    states = DeliveryStates(
+        directory.fs, directory.paths, partial(_read_only_reason, directory, hot), hot.store.flush_seen
+    )  # fmt: skip
+    resources.callback(states.close)
+    return states
+
+
+def _read_only_reason(directory: StoreDirectory, hot: HotTier) -> str | None:
+    return "opened read-only" if directory.read_only else hot.store.guard.read_only_reason
 
 
 def _archive_writers(
@@ -339,6 +379,7 @@ def _archive_writers(
     archive: ArchiveParts | None,
     known: KnownErasures,
     offsets: GroupOffsets,
+    deliveries: DeliveryStates,
     stopping: threading.Event,
 ) -> ArchiveWriters | None:
     """Builds what brings messages into the archive, which must not be another volume's; None where nothing does."""
@@ -346,8 +387,9 @@ def _archive_writers(
         return None
     manifest, clock, randomness = archive.manifest, components.clock, components.randomness
     state = StateWriter(
-        hot.store, offsets, volume_id=identity.volume_id, manifest=manifest, clock=clock, randomness=randomness
-    )
+        hot.store, offsets, deliveries, volume_id=identity.volume_id, manifest=manifest, clock=clock,
+        randomness=randomness,
+    )  # fmt: skip
     mover = ArchiveMover(
         hot, archive, directory=directory, components=components, identity=identity, known=known, state=state
     )
@@ -360,10 +402,17 @@ def _archive_writers(
 
 
 def _groups(
-    components: Components, *, identity: StoreIdentity, hot: HotStore, fetcher: Fetcher, offsets: GroupOffsets
+    components: Components,
+    *,
+    identity: StoreIdentity,
+    hot: HotStore,
+    fetcher: Fetcher,
+    offsets: GroupOffsets,
+    deliveries: DeliveryStates,
 ) -> ConsumerGroups:
     return ConsumerGroups(
         identity.store_id, offsets=offsets, topics=hot.topics, offset_range=fetcher.offsets,
         offset_since=partial(fetcher.offset_by_time, boundary=Boundary.LOWER), clock=components.clock,
         randomness=components.randomness, lag=fetcher.lag, flush=hot.flush_seen,
+        forget=deliveries.forget,
     )  # fmt: skip

@@ -26,7 +26,7 @@ From here on only tails are read from the bucket, and nobody waits for it:
 
 Last come those who depend on where the log ends:
 
-12. The committed offsets of groups are read (``groups.json``).
+12. The committed offsets of groups are read (``groups.json``), and what they have above them (``deliveries.json``).
 13. A log that ends below what is archived, by the head of step 4, is refused. Whoever has taken the archive over since
     is found by the first commit, which asks the head as every commit does.
 

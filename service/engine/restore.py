@@ -30,6 +30,7 @@ from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.format.store_state import GroupRecord, StoreState, Takeover, TopicState
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.consumer_groups import GroupState, groups_file
+from tierlog.tiering.hot.delivery_states import DELIVERIES_FILE
 from tierlog.tiering.hot.identity import (
     DEFAULT_QUEUE_FILE_UNITS,
     DEFAULT_SEGMENT_BYTES,
@@ -265,6 +266,9 @@ def _make_local(
     TOPICS_FILE.replace(fs, paths.topics_json, known, paths.tmp)
     groups = {group.name: _group_state(group, identity.store_id) for group in state.groups}
     groups_file(identity.store_id).replace(fs, paths.groups_json, groups, paths.tmp)
+    deliveries = {group.name: group.deliveries for group in state.groups if group.deliveries}
+    if deliveries:
+        DELIVERIES_FILE.replace(fs, paths.deliveries_json, deliveries, paths.tmp)
     save_last_head(fs, paths, head, head.tombstones)
     replace_file(fs, paths.checkpoint, Checkpoint(physic_ms=max(0, head.newest_ms)).encode(), paths.tmp)
     fs.make_dirs(paths.commitlog)

@@ -19,7 +19,7 @@ from tierlog.index.search.store_search import TieredStoreSearch
 from tierlog.service.access.caller import every_topic
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.append_results import AppendedColumns
-from tierlog.service.engine.appends import Appends, IdempotencyKey
+from tierlog.service.engine.appends import AppendedMessages, Appends, IdempotencyKey
 from tierlog.service.engine.archive_mover import ArchiveReport
 from tierlog.service.engine.background import make_background
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
@@ -42,10 +42,11 @@ from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
 from tierlog.tiering.base.types import Boundary, Durability, count_present
 from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.cold.manifest.catalogue import Total
+from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
-from tierlog.tiering.message.batch import MAX_QUEUES, Message
-from tierlog.tiering.message.pending import PendingMessages
+from tierlog.tiering.message.batch import MAX_QUEUES
+from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import QueueSpan
@@ -93,6 +94,8 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
+        #: What groups have above their committed offsets, for who delivers to them.
+        self.delivery_states = parts.deliveries
         #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
@@ -106,6 +109,7 @@ class Store:
         self._appends = Appends(parts, settings, clock, self._background.appended)
         #: An empty list of messages that come one by one, for :meth:`append`.
         self.pending_messages = self._appends.pending_messages
+        self.client_messages = self._appends.client_messages
 
     @classmethod
     def open(
@@ -157,7 +161,7 @@ class Store:
 
     def append(
         self,
-        messages: Sequence[Message] | PendingMessages,
+        messages: AppendedMessages,
         durability: Durability = Durability.FLUSHED,
         key: IdempotencyKey | None = None,
     ) -> AppendedColumns:
@@ -173,6 +177,12 @@ class Store:
         self.counted.acknowledged(durability, len(found), self._clock.monotonic_s() - begun_s)
         return found
 
+    def append_unless_known(self, message: ClientMessages, topic: str, key: IdempotencyKey) -> bool:
+        """Appends one message to its topic unless the log has one with that number; see the method of
+        :class:`Appends`."""
+        self._check_writable()
+        return self._appends.append_unless_known(message, topic, key)
+
     def create_topic(self, name: str, queues: int) -> None:
         """Creates a topic, or adds queues to an existing one; fewer queues are refused."""
         self._check_writable()
@@ -182,6 +192,15 @@ class Store:
         topic = self._hot.create_topic(name, queues)
         if topic.queues > queues and not is_new:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
+
+    def make_topic(self, name: str, queues: int, *, may_make: bool | None = None) -> None:
+        """Makes a topic as its first message would, if it is not there; an existing one stays as it is.
+
+        ``may_make`` None: as ``create_topics`` says. Raises :class:`TopicNotFoundError` for one that may not be made,
+        and :class:`ConflictError` where there are ``max_topics``.
+        """
+        self._check_writable()
+        self._hot.make_topic(name, queues, may_make=self._settings.create_topics if may_make is None else may_make)
 
     def flush(self) -> None:
         """Makes everything appended so far durable, with the queues and the recovery point."""
@@ -291,6 +310,14 @@ class Store:
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
 
+    def hides(self, record: Record) -> bool:
+        """Whether an erasure hides a record, or its topic was deleted since."""
+        return self._known.current().hides(record)
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Returns the message of a queue whose record begins there, whichever tier; None if there is none."""
+        return self._fetcher.message_at(physical_offset) if physical_offset >= 0 else None
+
     def shown_message(
         self, message_id: str, show: Callable[[StoredMessage], dict[str, Any]], store_id: str | None = None
     ) -> dict[str, Any]:
@@ -303,6 +330,28 @@ class Store:
         """Calls ``notify`` once inside the context, on another thread, when ``offset`` may be readable."""
         found = self._hot.topics.get(topic)
         return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
+
+    def watch_until(
+        self, arrived: Callable[[], bool], notify: Callable[[], object]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Calls ``notify`` once inside the context, on another thread, when ``arrived()`` holds.
+
+        It is asked, and must be quick, when something was appended, at each flush and after :meth:`wake`.
+        """
+        return self._background.pull_waiters.watch(arrived, notify)
+
+    def wake(self) -> None:
+        """Has what is watched looked at again."""
+        self._background.pull_waiters.look()
+
+    def next_offset(self, topic: str, queue_id: int, *, catch_up: bool = False) -> int:
+        """Returns the end of a queue, as far as the log is dispatched or, with ``catch_up``, can be seen.
+
+        Raises :class:`TopicNotFoundError`.
+        """
+        if catch_up:
+            self._hot.dispatch()
+        return self._hot.next_offset(self._hot.topics.get(topic), queue_id)
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
@@ -323,6 +372,15 @@ class Store:
     def queues_of(self, topic: str) -> int:
         """Returns how many queues a message to the topic finds; the first message makes those of a new one."""
         return self._hot.topics.queues_of(topic)
+
+    def find_queues(self, topic: str) -> int | None:
+        """Returns how many queues a topic has; None for one that is not there."""
+        found = self._hot.topics.find(topic)
+        return None if found is None else found.queues
+
+    def queue_counts(self) -> dict[str, int]:
+        """Returns every topic's number of queues, by name."""
+        return {topic.name: topic.queues for topic in self._hot.topics.listed()}
 
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
         return [

@@ -152,7 +152,7 @@ class Listener:
             if place is None:
                 self._refuse(accepted)
             else:
-                task = self._loop.create_task(self._open(accepted, place))
+                task = self._loop.create_task(self.open(accepted, place))
                 place.drop = task.cancel
                 self._opening.add(task)
                 task.add_done_callback(partial(self._opened, accepted, place))
@@ -175,7 +175,8 @@ class Listener:
             accepted.shutdown(socket.SHUT_WR)
             accepted.recv(1 << 16)  # reads the request: if it stayed unread, closing could lose the answer
 
-    async def _open(self, accepted: socket.socket, place: ConnectionSlot) -> None:
+    async def open(self, accepted: socket.socket, place: ConnectionSlot) -> None:
+        """Begins to talk on a connection that was accepted; not for callers."""
         accepted.setblocking(False)
         with contextlib.suppress(OSError):  # a handshake that fails is the client's matter
             await self._loop.connect_accepted_socket(
@@ -214,14 +215,21 @@ def share_descriptors(settings: Settings, *, forwards: bool) -> int:
         raise InvalidRequestError(
             f"the process may open {soft} files, and the store alone needs {kept}",
             hint=f"raise the limit (ulimit -n, LimitNOFILE) to {wanted}, or lower serve.append_threads and "
-            "serve.read_threads",
+            "serve.read_threads, or rocketmq.max_connections where a door for RocketMQ's clients is open",
         )
     return most
 
 
 def kept_descriptors(settings: Settings) -> int:
-    """Returns how many descriptors are the store's."""
+    """Returns how many descriptors are the store's and its doors'."""
     serve = settings.serve
     threads = serve.append_threads + serve.read_threads + serve.stream_threads + serve.admin_threads
     files = threads + settings.query.threads  # one each, for a moment
-    return _ALWAYS + ACCEPTED_AT_ONCE + files + settings.cold.connections
+    return _ALWAYS + ACCEPTED_AT_ONCE + files + settings.cold.connections + _of_doors(settings)
+
+
+def _of_doors(settings: Settings) -> int:
+    """Returns how many descriptors the doors for RocketMQ's clients may take."""
+    doors = settings.rocketmq
+    is_open = doors.listen is not None or doors.grpc_listen is not None
+    return doors.max_connections + ACCEPTED_AT_ONCE if is_open else 0

@@ -53,7 +53,7 @@ def encoded(batch: MessageBatch, host: bytes, physical: int, *, checksum: bool =
         keys=batch.keys.data.ctypes.data, keys_starts=batch.keys.starts.ctypes.data,
         tags=batch.tags.data.ctypes.data, tags_starts=batch.tags.starts.ctypes.data,
         properties=batch.properties.data.ctypes.data, properties_starts=batch.properties.starts.ctypes.data,
-        checksum=checksum,
+        checksum=checksum, client=0 if batch.client is None else batch.client.ctypes.data,
     )  # fmt: skip
     assert written == sizes.sum()
     assert (out[written:] == 0xEE).all(), "the kernel wrote past the batch"

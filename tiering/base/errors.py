@@ -4,7 +4,8 @@
 
     StoreError
     ├── InvalidRequestError (ValueError)     fix the call
-    │   └── MessageTooLargeError
+    │   ├── MessageTooLargeError
+    │   └── InvalidHandleError               the delivery is over: take the handle of the last one
     ├── NotFoundError (LookupError)          nothing is there
     │   ├── TopicNotFoundError
     │   ├── MessageNotFoundError
@@ -28,6 +29,7 @@
     │   ├── ThrottledError
     │   ├── OutOfResourcesError              the machine has no descriptor or memory to spare for now
     │   ├── OverloadedError                  the service has too much to do at once
+    │   ├── InFlightError                    acknowledge what was delivered
     │   └── DeadlineError                    the service gave the request up
     ├── AccessError
     │   ├── UnauthenticatedError             send a token that is known
@@ -80,6 +82,10 @@ class InvalidRequestError(StoreError, ValueError):
 
 class MessageTooLargeError(InvalidRequestError):
     """A body, property text or record is over its limit; nothing was changed."""
+
+
+class InvalidHandleError(InvalidRequestError):
+    """A handle is none, or of a delivery that is over: acknowledged, given up, or followed by another one."""
 
 
 class NotFoundError(StoreError, LookupError):
@@ -179,6 +185,10 @@ class OutOfResourcesError(UnavailableError):
 
 class OverloadedError(UnavailableError):
     """The service does too much at once for this request as well; nothing of it was done."""
+
+
+class InFlightError(UnavailableError):
+    """A group has as many messages delivered and not acknowledged as it may have; nothing new was given."""
 
 
 class DeadlineError(UnavailableError):

@@ -36,6 +36,7 @@ class StorePaths:
         self.store_json = self.tierlog / "store.json"
         self.topics_json = self.tierlog / "topics.json"
         self.groups_json = self.tierlog / "groups.json"
+        self.deliveries_json = self.tierlog / "deliveries.json"
         self.head_json = self.tierlog / "head.json"
         self.bucket_json = self.tierlog / "bucket.json"
         self.expiry_json = self.tierlog / "expiry.json"
@@ -53,9 +54,9 @@ class StorePaths:
     def files(self) -> tuple[Path, ...]:
         """The files that a store has once, its identity last."""
         return (
-            self.checkpoint, self.abort, self.topics_json, self.groups_json, self.head_json, self.bucket_json,
-            self.expiry_json, self.damage_json, self.classic_index_json, self.index_json, self.producers_json,
-            self.tails_json, self.store_json,
+            self.checkpoint, self.abort, self.topics_json, self.groups_json, self.deliveries_json, self.head_json,
+            self.bucket_json, self.expiry_json, self.damage_json, self.classic_index_json, self.index_json,
+            self.producers_json, self.tails_json, self.store_json,
         )  # fmt: skip
 
     def segment(self, base_offset: int) -> Path:

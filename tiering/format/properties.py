@@ -6,6 +6,7 @@ first 0x01 is neither its first nor its last character; later 0x01 belong to the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -22,8 +23,36 @@ SHARDING_KEY = "__SHARDINGKEY"
 RECORD_CHECKSUM = "__CRC32#"
 #: Who sent a message and its number there, for requests that may be sent again (``tiering.hot.producers``).
 PRODUCER, SEQUENCE = "TL_PID", "TL_SEQ"
+#: The store's own: what a client sends under these names is never taken for the store's.
+STORE_FIELDS = frozenset({RECORD_CHECKSUM, PRODUCER, SEQUENCE})
 #: Properties that are no property of a message: they have a field of their own, or are the store's.
-OWN_FIELDS = frozenset({KEYS, TAGS, RECORD_CHECKSUM, PRODUCER, SEQUENCE})
+OWN_FIELDS = STORE_FIELDS | {KEYS, TAGS}
+#: Whether a RocketMQ broker is to wait for the flush. It stores neither this nor what begins with the prefix.
+WAIT, TRANSIENT = "WAIT", "__RMQ.TRANSIENT."
+
+
+def _pairs_named(names: str) -> re.Pattern[bytes]:
+    """Matches each whole pair whose name matches, with the end of the pair before it, by which it is found fast."""
+    return re.compile(rf"\x02(?:{names})\x01[^\x02]*".encode())
+
+
+_STORE_PAIRS = "|".join(map(re.escape, sorted(STORE_FIELDS)))
+_OF_STORE = _pairs_named(_STORE_PAIRS)
+_NOT_STORED = _pairs_named(rf"{_STORE_PAIRS}|{WAIT}|{re.escape(TRANSIENT)}[^\x01\x02]*")
+
+
+def without_store_fields(text: bytes) -> bytes:
+    """Returns a client's property text without what has a name of the store's own."""
+    return _OF_STORE.sub(b"", b"\x02" + text)[1:]
+
+
+def text_as_stored(text: bytes) -> bytes:
+    """Returns what a RocketMQ broker stores of the property text of a message that is sent alone, in the same order.
+
+    It leaves out what is for the broker only, and ends every pair.
+    """
+    text = _NOT_STORED.sub(b"", b"\x02" + text)[1:]
+    return text if not text or text.endswith(b"\x02") else text + b"\x02"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -52,6 +52,7 @@ are off unless switched on.
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 import zlib
 from dataclasses import dataclass, replace
@@ -96,9 +97,11 @@ class SysFlag(IntFlag):
     STORE_HOST_V6 = 0x20
 
 
-# as plain numbers, because an enum's `&` costs as much as the rest of decoding a header
+# as plain numbers: an enum's `&` costs as much as the rest of decoding a header, and its `|` alters a negative number
 _BORN_HOST_V6, _STORE_HOST_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 TRANSACTION_MASK = 0xC
+#: Set of prepared and rolled-back transactions, which are in no queue.
+NO_QUEUE_UNIT = int(SysFlag.TRANSACTION_PREPARED)
 
 
 class RecordVersion(IntEnum):
@@ -137,7 +140,7 @@ class Record:
     @property
     def has_queue_unit(self) -> bool:
         """Prepared and rolled-back transactions are in no queue."""
-        return self.sys_flag & TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
+        return not self.sys_flag & NO_QUEUE_UNIT
 
     @property
     def message_id(self) -> str:
@@ -155,6 +158,12 @@ def encode_host(ip: bytes, port: int) -> bytes:
     return ip + _I32.pack(port)
 
 
+def host_text(host: bytes) -> str:
+    """Writes an address field as ``ip:port``."""
+    ip, port = ipaddress.ip_address(host[:-4]), int.from_bytes(host[-4:], "big", signed=True)
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
 def body_crc(body: bytes) -> int:
     """Returns the stored CRC of a body."""
     return zlib.crc32(body) & 0x7FFFFFFF if body else 0
@@ -170,9 +179,9 @@ def encode_record(record: Record, *, checksum: bool = False) -> bytes:
         return fill_checksum(encode_record(replace(record, properties_text=text)))
     topic = record.topic.encode()
     wide = record.version is RecordVersion.V2
-    sys_flag = record.sys_flag & ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-    sys_flag |= SysFlag.BORN_HOST_V6 if len(record.born_host) == 20 else 0
-    sys_flag |= SysFlag.STORE_HOST_V6 if len(record.store_host) == 20 else 0
+    sys_flag = record.sys_flag & ~(_BORN_HOST_V6 | _STORE_HOST_V6)
+    sys_flag |= _BORN_HOST_V6 if len(record.born_host) == 20 else 0
+    sys_flag |= _STORE_HOST_V6 if len(record.store_host) == 20 else 0
     tail = b"".join(
         (
             record.born_host,

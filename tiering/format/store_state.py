@@ -65,6 +65,50 @@ class OffsetElsewhere(NamedTuple):
     offset: int
 
 
+class OpenMessageState(NamedTuple):
+    """A message of a queue that a group has looked at, and not acknowledged."""
+
+    offset: int
+    attempt: int
+    """How often it was given."""
+    visible_ms: int
+    """When it may be given again; 0: it waits for another one."""
+    line: int = 0
+    """A hash of its message group, 0 for none."""
+    topic: int = 0
+    """In a retry topic, a hash of the topic it came from."""
+    reason: str = ""
+    """What the consumer said that gave it back last."""
+
+
+def _open_message(
+    offset: int, attempt: int, visible_ms: int, line: int = 0, topic: int = 0, reason: str = ""
+) -> OpenMessageState:
+    """Returns what a document says of one message."""
+    return OpenMessageState(int(offset), int(attempt), int(visible_ms), int(line), int(topic), str(reason))
+
+
+class QueueDeliveryState(NamedTuple):
+    """What a group has of a queue above the offset that it has committed; what is not open there is done."""
+
+    topic: str
+    queue_id: int
+    committed: int
+    next: int
+    """The first offset that nobody looked at."""
+    opened: tuple[OpenMessageState, ...]
+
+    @classmethod
+    def of(
+        cls, topic: str, queue_id: int, committed: int, next_offset: int, opened: Sequence[Sequence[Any]]
+    ) -> QueueDeliveryState:
+        """Returns what a document says."""
+        return cls(
+            str(topic), int(queue_id), int(committed), int(next_offset),
+            tuple(_open_message(*each) for each in opened),
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
     """One consumer group; its offsets are sorted."""
@@ -73,6 +117,7 @@ class GroupRecord:
     generation: int
     offsets: tuple[CommittedOffset, ...] = ()
     elsewhere: tuple[OffsetElsewhere, ...] = ()
+    deliveries: tuple[QueueDeliveryState, ...] = ()
 
 
 class Takeover(NamedTuple):
@@ -129,6 +174,9 @@ class StoreState:
         elsewhere = {group.name: group.elsewhere for group in self.groups if group.elsewhere}
         if elsewhere:
             body["elsewhere"] = elsewhere
+        deliveries = {group.name: group.deliveries for group in self.groups if group.deliveries}
+        if deliveries:
+            body["deliveries"] = deliveries
         has_deletions = any(topic.has_deletion for topic in self.topics)
         if has_deletions:
             body["begins"] = [topic.begins for topic in self.topics]
@@ -143,11 +191,11 @@ class StoreState:
         topics = table["topics"]
         ends = body.get("ends") or [()] * len(topics)
         begins = body.get("begins") or [()] * len(topics)
-        elsewhere = body.get("elsewhere", {})
+        elsewhere, deliveries = body.get("elsewhere", {}), body.get("deliveries", {})
         return cls(
             topics=tuple(_topic(*each) for each in zip(topics, ends, begins, strict=True)),
             groups=tuple(
-                _group(name, generation, offsets, elsewhere.get(name, ()))
+                _group(name, generation, offsets, elsewhere.get(name, ()), deliveries.get(name, ()))
                 for name, generation, offsets in body.get("groups", ())
             ),
             volume_id=table.get("volume_id", ""),
@@ -174,11 +222,16 @@ def _topic(value: dict[str, Any], ends: Sequence[int], begins: Sequence[int]) ->
 
 
 def _group(
-    name: str, generation: int, offsets: Sequence[Sequence[Any]], elsewhere: Sequence[Sequence[Any]]
+    name: str,
+    generation: int,
+    offsets: Sequence[Sequence[Any]],
+    elsewhere: Sequence[Sequence[Any]],
+    deliveries: Sequence[Sequence[Any]],
 ) -> GroupRecord:
     return GroupRecord(
         name,
         generation,
         tuple(CommittedOffset(*offset) for offset in offsets),
         tuple(OffsetElsewhere(*offset) for offset in elsewhere),
+        tuple(QueueDeliveryState.of(*queue) for queue in deliveries),
     )

@@ -125,8 +125,10 @@ class BatchWriter:
             self._round_robin[topic.topic_id] = (queue_id + 1) % topic.queues
         if size > self._log.room():
             self._log.roll()
-        queue_offset = self.next_offset(topic, queue_id)
-        self._next_offsets[topic.topic_id, queue_id] = queue_offset + 1
+        queue_offset = 0
+        if message.has_queue_unit:
+            queue_offset = self.next_offset(topic, queue_id)
+            self._next_offsets[topic.topic_id, queue_id] = queue_offset + 1
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
         physical = self._log.end
         record = message.encode(
@@ -158,6 +160,7 @@ class BatchWriter:
             number_messages(
                 count=count, topic_index=address_of(batch.topic_index), topic=number, queue_id=address_of(queue_id),
                 following=address_of(following), queue_offset=address_of(queue_offset),
+                client=0 if batch.client is None else address_of(batch.client),
             )  # fmt: skip
             for queue, offset in zip(queues, following[queues].tolist(), strict=True):
                 self._next_offsets[topic.topic_id, queue] = offset

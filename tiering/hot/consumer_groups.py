@@ -16,10 +16,11 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tierlog.tiering.base.errors import (
     ClosedError,
@@ -52,6 +53,13 @@ def validate_group(name: str) -> str:
             f"bad group name {name[:300]!r}", hint="use 1 to 255 ASCII letters, digits and _ - % |"
         )
     return name
+
+
+class GroupPosition(NamedTuple):
+    """Where a group is in one queue, and how often it was set back or forward there since the store was opened."""
+
+    offset: int | None
+    resets: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class GroupOffsets:
         self._is_doubtful = False
         #: The highest generation of a removed group: one made anew begins above it, for a late commit of the old one.
         self._forgotten = 0
+        self._resets: Counter[tuple[str, Queue]] = Counter()
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: list[_Change] = []
@@ -141,12 +150,39 @@ class GroupOffsets:
                         f"offset {offset} of {named(queue, self._store_id)} is below the committed {before}",
                         hint="going back needs a reset",
                     )
-            groups[name] = replace(state, offsets={**state.offsets, **offsets})
-            if sum(len(each.offsets) for each in groups.values()) > MAX_OFFSETS:
-                groups[name] = state
-                raise ConflictError(f"there are {MAX_OFFSETS} committed offsets already")
+            self._add(groups, name, state, offsets)
+            if reset:
+                self._resets.update((name, queue) for queue in offsets)
 
         self._make_durable(apply)
+
+    def position(self, name: str, queue: Queue) -> GroupPosition:
+        """Returns where a group is in a queue; its offset is None if it has committed none."""
+        state = self._groups.get(name)
+        return GroupPosition(state.offsets.get(queue) if state else None, self._resets[name, queue])
+
+    def advance(self, name: str, moves: Mapping[Queue, tuple[GroupPosition, int]]) -> None:
+        """Commits how far deliveries have come, making the group if it is new, whatever its generation.
+
+        A queue in which the group is not any more where its move begins stays where it is.
+        """
+
+        def apply(groups: _Groups) -> None:
+            state = self._found_or_new(groups, name)
+            offsets = {
+                queue: offset
+                for queue, (before, offset) in moves.items()
+                if before == GroupPosition(state.offsets.get(queue), self._resets[name, queue])
+            }
+            self._add(groups, name, state, offsets)
+
+        self._make_durable(apply)
+
+    def _add(self, groups: _Groups, name: str, state: GroupState, offsets: Mapping[Queue, int]) -> None:
+        groups[name] = replace(state, offsets={**state.offsets, **offsets})
+        if sum(len(each.offsets) for each in groups.values()) > MAX_OFFSETS:
+            groups[name] = state
+            raise ConflictError(f"there are {MAX_OFFSETS} committed offsets already")
 
     def remove(self, name: str) -> None:
         """Forgets a group; one that is not there is no error."""

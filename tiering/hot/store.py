@@ -282,6 +282,16 @@ class HotStore:
                 self.topics.ensure_queues(topic, queues)
                 return topic
 
+    def make_topic(self, name: str, queues: int, *, may_make: bool) -> None:
+        """Makes a topic durably, unless it is there, as far as the first message of one may; see :meth:`append`."""
+        if self.topics.find(name) is not None:
+            return
+        with self._append_lock:
+            self._check_open()
+            self._check_topics([name], may_make=may_make)
+            with self.guard.writing("creating a topic"):
+                self.topics.create(name, queues)
+
     # deriving
 
     def dispatch(self) -> int:

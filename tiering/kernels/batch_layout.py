@@ -13,6 +13,8 @@ import numpy as np
 from numba import int64, uint64
 
 from tierlog.tiering.format.properties import OWN_FIELDS
+from tierlog.tiering.format.record import NO_QUEUE_UNIT
+from tierlog.tiering.kernels.encode import CLIENT_FIELDS_BYTES
 from tierlog.tiering.kernels.primitives import (
     called,
     copy_short,
@@ -33,6 +35,8 @@ _OWN = [name.encode() for name in sorted(OWN_FIELDS)]
 OWN_NAMES = np.frombuffer(b"".join(_OWN), np.uint8)
 OWN_STARTS = np.cumsum([0, *map(len, _OWN)])
 
+#: ``__CRC32#`` read little-endian.
+CHECKSUM_NAME = 0x2332334352435F5F
 _ONES, _TOPS = 0x0101010101010101, 0x8080808080808080
 #: A property text with more names is compared by the oracle.
 _MOST_NAMES = 64
@@ -111,7 +115,8 @@ def join_keys(job):
 
 
 @called
-def _is_own(own, own_starts, own_count, name, length):
+def is_own(own, own_starts, own_count, name, length):
+    """Whether a name is one of some, of which each has its start, and the last its end."""
     for i in range(own_count):
         start = load_i64(own_starts + 8 * i)
         if load_i64(own_starts + 8 * i + 8) - start == length and same_bytes(own + start, name, length):
@@ -169,7 +174,9 @@ def join_properties(job):
                 or not _is_plain(value, value_length, 1)
             ):
                 return int64(0)
-            if _is_own(own, own_starts, own_count, name, name_length) or _is_twice(name_offsets, names, first, j):
+            if is_own(own, own_starts, own_count, name, name_length) or _is_twice(name_offsets, names, first, j):
+                return int64(0)
+            if name_length >= 8 and load_i64(name + name_length - 8) == CHECKSUM_NAME:
                 return int64(0)
             # both with their separators
             copy_short(at, name, name_length)
@@ -233,10 +240,16 @@ def choose_queues(*, count, topic_index, topic, queue_id, queues, turn, counts):
 
 
 @kernel
-def number_messages(*, count, topic_index, topic, queue_id, following, queue_offset):
-    """Gives the messages of a topic with chosen queues their offsets, and counts up the queues' ``following``."""
+def number_messages(*, count, topic_index, topic, queue_id, following, queue_offset, client):
+    """Gives the messages of a topic with chosen queues their offsets, and counts up the queues' ``following``.
+
+    A prepared or rolled-back transaction is in no queue and takes no offset; only ``client`` rows, unless 0, say so.
+    """
     for i in range(count):
         if load_i32(topic_index + 4 * i) == topic:
+            if client != 0 and load_i32(client + CLIENT_FIELDS_BYTES * i + 4) & NO_QUEUE_UNIT:
+                store_i64(queue_offset + 8 * i, 0)
+                continue
             next_offset = following + 8 * load_i32(queue_id + 4 * i)
             store_i64(queue_offset + 8 * i, load_i64(next_offset))
             store_i64(next_offset, load_i64(next_offset) + 1)

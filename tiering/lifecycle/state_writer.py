@@ -14,8 +14,16 @@ from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, ObjectRef
-from tierlog.tiering.format.store_state import CommittedOffset, GroupRecord, OffsetElsewhere, StoreState, TopicState
+from tierlog.tiering.format.store_state import (
+    CommittedOffset,
+    GroupRecord,
+    OffsetElsewhere,
+    QueueDeliveryState,
+    StoreState,
+    TopicState,
+)
 from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupState
+from tierlog.tiering.hot.delivery_states import DeliveryStates
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.objects.transfer import put_verified
@@ -34,6 +42,7 @@ class StateWriter:
         self,
         hot: HotStore,
         groups: GroupOffsets,
+        deliveries: DeliveryStates,
         *,
         volume_id: str,
         manifest: ManifestStore,
@@ -42,6 +51,7 @@ class StateWriter:
     ) -> None:
         self._hot = hot
         self._groups = groups
+        self._deliveries = deliveries
         self._volume_id = volume_id
         self._manifest = manifest
         self._clock = clock
@@ -93,7 +103,11 @@ class StateWriter:
     def _current(self, known: StoreState) -> StoreState:
         """Returns the state now. An end read after a committed offset is never below it."""
         store_id = self._manifest.keys.store_id
-        groups = tuple(_group_record(name, group, store_id) for name, group in sorted(self._groups.all().items()))
+        deliveries = self._deliveries.all()  # looked at first: no offset that they begin with is above the group's
+        groups = tuple(
+            _group_record(name, group, store_id, deliveries.get(name, ()))
+            for name, group in sorted(self._groups.all().items())
+        )
         hot = self._hot
         log_end = hot.dispatch()
         topics = tuple(
@@ -112,11 +126,13 @@ class StateWriter:
         return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), len(data))
 
 
-def _group_record(name: str, group: GroupState, store_id: str) -> GroupRecord:
+def _group_record(
+    name: str, group: GroupState, store_id: str, deliveries: tuple[QueueDeliveryState, ...]
+) -> GroupRecord:
     offsets = [(*queue, offset) for queue, offset in sorted(group.offsets.items())]
     own = tuple(CommittedOffset(topic, number, at) for topic, store, number, at in offsets if store == store_id)
     elsewhere = tuple(OffsetElsewhere(*each) for each in offsets if each[1] != store_id)
-    return GroupRecord(name, group.generation, own, elsewhere)
+    return GroupRecord(name, group.generation, own, elsewhere, deliveries)
 
 
 def _topic_state(topic: Topic, ends: tuple[int, ...]) -> TopicState:

@@ -189,7 +189,9 @@ class ArrowMessages(Sequence[Message]):
             return None
         body = _values(columns["body"], 1, max_body_bytes, is_text=False)
         keys = _joined_keys(columns.get("keys"), count)
-        tags = _values(columns["tag"], 0, MAX_PROPERTIES_BYTES, is_text=True) if "tag" in columns else _none(count)
+        tags: BytesColumn | None = BytesColumn.empty(count)
+        if "tag" in columns:
+            tags = _values(columns["tag"], 0, MAX_PROPERTIES_BYTES, is_text=True)
         properties = _joined_properties(columns.get("properties"), count)
         born_ms = _numbers(columns.get("born_ms"), now_ms, count, np.int64, BORN_END_MS)
         queue_id = _numbers(columns.get("queue_id"), ANY_QUEUE, count, np.int32, MAX_QUEUES)
@@ -234,11 +236,6 @@ def _floored_ms(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(numbers.fill_null(0).to_numpy() // per_ms, pa.int64(), mask=absent)])
 
 
-def _none(count: int) -> BytesColumn:
-    """Returns a column without any bytes."""
-    return BytesColumn(np.zeros(1, np.uint8), np.zeros(count + 1, np.int64))
-
-
 @dataclass(frozen=True, slots=True)
 class _Texts:
     """The place of an array of bytes or texts, as the kernels take it; it keeps the buffers."""
@@ -280,7 +277,7 @@ def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> BytesCo
 def _joined_keys(array: pa.Array | None, count: int) -> BytesColumn | None:
     """Returns the KEYS property of each message; None if a key cannot be indexed."""
     if array is None:
-        return _none(count)
+        return BytesColumn.empty(count)
     validity, offsets = array.buffers()[:2]
     lists = np.frombuffer(offsets, np.int32, count + 1, 4 * array.offset)
     first, end = int(lists[0]), int(lists[-1])
@@ -297,7 +294,7 @@ def _joined_keys(array: pa.Array | None, count: int) -> BytesColumn | None:
 def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None:
     """Returns the property text of each message; None if a name or value is refused, or a name is there twice."""
     if array is None:
-        return _none(count)
+        return BytesColumn.empty(count)
     validity, offsets = array.buffers()[:2]
     lists = np.frombuffer(offsets, np.int32, count + 1, 4 * array.offset)
     first, properties = int(lists[0]), int(lists[-1]) - int(lists[0])

@@ -59,7 +59,7 @@ BORN_END_MS = END_OF_TIME_MS
 #: Units that clients send instead, and how many of them are a ms.
 _FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 #: Recovery takes a disk sector of zeros in a text for one that a power cut has lost.
-_LOST_SECTOR = bytes(512)
+LOST_SECTOR = bytes(512)
 #: No client address: four zero bytes and port 0.
 NO_HOST = np.zeros(8, np.uint8)
 _NO_HOST, _PROPERTY_NAMES = address_of(NO_HOST), address_of(PROPERTY_NAMES)
@@ -94,6 +94,13 @@ def validate_born_ms(born_ms: int) -> int:
             f"bad born time {born_ms}", hint=f"born_ms is milliseconds since the epoch, from 1970 to 9999{looks_like}"
         )
     return born_ms
+
+
+def validate_queue_id(queue_id: int) -> int:
+    """Returns a queue id that a topic can have, or :data:`ANY_QUEUE`; or raises :class:`InvalidRequestError`."""
+    if not ANY_QUEUE <= queue_id < MAX_QUEUES:
+        raise InvalidRequestError(f"bad queue id {queue_id}", hint=f"a topic has at most {MAX_QUEUES} queues")
+    return queue_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +149,30 @@ class BytesColumn:
             return cls(np.frombuffer(whole.encode() or b"\0", np.uint8), _starts(texts))
         return cls.of([text.encode() for text in texts])
 
+    @classmethod
+    def empty(cls, count: int) -> BytesColumn:
+        """So many values without any bytes."""
+        return cls(np.zeros(1, np.uint8), np.zeros(count + 1, np.int64))
+
+    @classmethod
+    def joined(cls, columns: Sequence[BytesColumn]) -> BytesColumn:
+        """The values of all columns, one after the other."""
+        starts, end = [np.zeros(1, np.int64)], 0
+        for column in columns:
+            starts.append(column.starts[1:] + end)
+            end += int(column.starts[-1])
+        data = [column.data[: column.starts[-1]] for column in columns]
+        return cls(np.concatenate([*data, np.zeros(1, np.uint8)]), np.concatenate(starts))
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each value."""
         return np.diff(self.starts)
+
+    def lacks_end(self, end: bytes) -> NDArray[np.bool_]:
+        """Whether each value has bytes, and the last is not this one."""
+        lacks: NDArray[np.bool_] = (self.data[self.starts[1:] - 1] != end[0]) & (self.lengths > 0)
+        return lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +187,8 @@ class MessageBatch:
     keys: BytesColumn
     tags: BytesColumn
     properties: BytesColumn
+    #: Rows of :data:`CLIENT_FIELDS` for messages of RocketMQ's clients, whose property text has keys and tag in it.
+    client: NDArray[np.void] | None = None
 
     def __len__(self) -> int:
         return len(self.topic_index)
@@ -171,11 +200,16 @@ class MessageBatch:
         """
         topic_bytes = np.array([len(topic) for topic in self.topics], np.int64)
         sizes, longest = self._text_sizes(CHECKSUM_BYTES if checksum else 0)
+        if self.client is not None and checksum:
+            sizes += self.properties.lacks_end(VALUE_END.encode())
+            longest = int(sizes.argmax()) if len(sizes) else -1
         self._check_text(sizes, longest)
         measure_records(
             count=len(self), topic_index=address_of(self.topic_index), topic_bytes=address_of(topic_bytes),
             body_starts=address_of(self.body.starts), fixed=FIXED_BYTES_V1 - 16 + host_bytes, sizes=address_of(sizes),
         )  # fmt: skip
+        if self.client is not None:
+            sizes += self.client["born_host_bytes"] - len(NO_HOST)
         return sizes
 
     def with_marks(self, marks: Sequence[bytes]) -> MessageBatch:
@@ -277,7 +311,7 @@ class MessageBatch:
             items, topics, now_ms=now_ms, keys=BytesColumn.of_texts(keys), tags=BytesColumn.of_texts(tags),
             properties=properties,
         )  # fmt: skip
-        is_right = found.longest_text_bytes() <= MAX_PROPERTIES_BYTES and _LOST_SECTOR not in properties.data.tobytes()
+        is_right = found.longest_text_bytes() <= MAX_PROPERTIES_BYTES and LOST_SECTOR not in properties.data.tobytes()
         return found if is_right else None
 
     @classmethod
@@ -322,6 +356,14 @@ def check_property_bytes(count: int, place: int) -> None:
         )
 
 
+def check_body_bytes(count: int, limit: int) -> None:
+    """Raises :class:`InvalidRequestError` for an empty body, :class:`MessageTooLargeError` for one over the limit."""
+    if not count:
+        raise InvalidRequestError("empty body", hint="a message has at least one byte")
+    if count > limit:
+        raise MessageTooLargeError(f"body of {count} bytes is over the limit of {limit}")
+
+
 def _starts(values: Sequence[bytes] | Sequence[str]) -> NDArray[np.int64]:
     if values and values[0] == values[-1] and values.count(values[0]) == len(values):  # as tags often are
         return np.arange(len(values) + 1, dtype=np.int64) * len(values[0])
@@ -348,14 +390,14 @@ def _without_own_fields(properties: Mapping[str, str]) -> Mapping[str, str]:
         if name == RECORD_CHECKSUM:
             raise InvalidRequestError(f"property {name!r} is written by the store", hint="hot.record_checksum adds it")
         raise InvalidRequestError(f"property {name!r} has a field of its own: use keys or tag")
+    for name in properties:
+        if name.endswith(RECORD_CHECKSUM):  # as the last property it would be taken for the record's checksum
+            raise InvalidRequestError(f"property {name!r} ends in {RECORD_CHECKSUM!r}", hint="use another name")
     return properties
 
 
 def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
-    if not message.body:
-        raise InvalidRequestError("empty body", hint="a message has at least one byte")
-    if len(message.body) > max_body_bytes:
-        raise MessageTooLargeError(f"body of {len(message.body)} bytes is over the limit of {max_body_bytes}")
+    check_body_bytes(len(message.body), max_body_bytes)
     keys, tags, properties = (len(text) for text in texts)
     total = (keys + len(KEYS) + 2 if keys else 0) + (tags + len(TAGS) + 2 if tags else 0) + properties
     if total > MAX_PROPERTIES_BYTES:
@@ -363,10 +405,9 @@ def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
             f"property text of {total} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
             hint="keys and tag are part of it",
         )
-    if any(_LOST_SECTOR in text for text in texts):
-        raise InvalidRequestError(f"a key, tag or property has {len(_LOST_SECTOR)} zero bytes in a row")
-    if not ANY_QUEUE <= message.queue_id < MAX_QUEUES:
-        raise InvalidRequestError(f"bad queue id {message.queue_id}", hint=f"a topic has at most {MAX_QUEUES} queues")
+    if any(LOST_SECTOR in text for text in texts):
+        raise InvalidRequestError(f"a key, tag or property has {len(LOST_SECTOR)} zero bytes in a row")
+    validate_queue_id(message.queue_id)
     if message.born_ms is not None:
         validate_born_ms(message.born_ms)
 
@@ -402,7 +443,7 @@ def encode_batch(
         keys=address_of(batch.keys.data), keys_starts=address_of(batch.keys.starts),
         tags=address_of(batch.tags.data), tags_starts=address_of(batch.tags.starts),
         properties=address_of(batch.properties.data), properties_starts=address_of(batch.properties.starts),
-        checksum=checksum,
+        checksum=checksum, client=0 if batch.client is None else address_of(batch.client),
     )  # fmt: skip
     if written != len(out):
         raise StoreError("the encoder disagrees with the computed record sizes")

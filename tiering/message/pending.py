@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.format.properties import KEYS, NAME_END, TAGS, VALUE_END
 from tierlog.tiering.format.record import (
-    CHECKSUM_BYTES,
     FIXED_BYTES_V1,
     HEAD_V4,
     MAGIC_V1,
     MAX_TOPIC_BYTES_V1,
+    NO_QUEUE_UNIT,
     Record,
     RecordVersion,
     body_crc,
     encode_record,
+    reserve_checksum,
 )
 from tierlog.tiering.message.batch import (
     ANY_QUEUE,
@@ -42,6 +43,20 @@ _SURELY_FITS = 8_000
 _MOST_TOPICS = 10_000
 
 
+class ClientFields(NamedTuple):
+    """What a record has of a message that a client of RocketMQ sent, besides what every message has."""
+
+    flag: int = 0
+    #: Without the bits that say how long the hosts are.
+    sys_flag: int = 0
+    born_host: bytes = _NO_HOST
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+_NO_CLIENT = ClientFields()
+
+
 class LoneMessage(NamedTuple):
     """One validated message that goes to the log alone, through the plain codec.
 
@@ -54,17 +69,23 @@ class LoneMessage(NamedTuple):
     body: bytes
     #: Keys, tag and properties, without what the store adds.
     property_text: bytes
+    client: ClientFields = _NO_CLIENT
 
     @property
     def topics(self) -> tuple[str]:
         return (self.topic,)
 
+    @property
+    def has_queue_unit(self) -> bool:
+        """As :attr:`Record.has_queue_unit`."""
+        return not self.client.sys_flag & NO_QUEUE_UNIT
+
     def record_size(self, host_bytes: int, *, checksum: bool = False) -> int:
         """Size of the record, as :meth:`MessageBatch.record_sizes` has it."""
-        text_bytes = len(self.property_text) + (CHECKSUM_BYTES if checksum else 0)
+        text_bytes = len(reserve_checksum(self.property_text) if checksum else self.property_text)
         check_property_bytes(text_bytes, 0)
         topic_bytes = len(self.topic) + (len(self.topic) > MAX_TOPIC_BYTES_V1)
-        return FIXED_BYTES_V1 - 16 + host_bytes + topic_bytes + len(self.body) + text_bytes
+        return FIXED_BYTES_V1 - 24 + host_bytes + len(self.client.born_host) + topic_bytes + len(self.body) + text_bytes
 
     def encode(
         self,
@@ -78,18 +99,21 @@ class LoneMessage(NamedTuple):
     ) -> bytes:
         """Returns the record that :func:`encode_batch` writes of a batch of this message."""
         topic, body, text = self.topic, self.body, self.property_text
-        if len(topic) <= MAX_TOPIC_BYTES_V1 and len(store_host) == len(_NO_HOST) and not checksum:  # as most are
+        flag, sys_flag, born_host, reconsume_times, prepared_offset = self.client
+        is_v4 = len(store_host) == len(born_host) == len(_NO_HOST)
+        if len(topic) <= MAX_TOPIC_BYTES_V1 and is_v4 and not checksum:  # as most are
             size = FIXED_BYTES_V1 + len(body) + len(topic) + len(text)
             head = HEAD_V4.pack(
-                size, MAGIC_V1, body_crc(body), queue_id, 0, queue_offset, physical, 0, self.born_ms, _NO_HOST,
-                store_ms, store_host, 0, 0, len(body),
+                size, MAGIC_V1, body_crc(body), queue_id, flag, queue_offset, physical, sys_flag, self.born_ms,
+                born_host, store_ms, store_host, reconsume_times, prepared_offset, len(body),
             )  # fmt: skip
             return b"%b%b%c%b%b%b" % (head, body, len(topic), topic.encode(), len(text).to_bytes(2), text)
         version = RecordVersion.V2 if len(topic) > MAX_TOPIC_BYTES_V1 else RecordVersion.V1
         record = Record(
-            size=0, version=version, body_crc=0, queue_id=queue_id, flag=0, queue_offset=queue_offset,
-            physical_offset=physical, sys_flag=0, born_ms=self.born_ms, born_host=_NO_HOST, store_ms=store_ms,
-            store_host=store_host, reconsume_times=0, prepared_offset=0, body=body, topic=topic, properties_text=text,
+            size=0, version=version, body_crc=0, queue_id=queue_id, flag=flag, queue_offset=queue_offset,
+            physical_offset=physical, sys_flag=sys_flag, born_ms=self.born_ms, born_host=born_host,
+            store_ms=store_ms, store_host=store_host, reconsume_times=reconsume_times,
+            prepared_offset=prepared_offset, body=body, topic=topic, properties_text=text,
         )  # fmt: skip
         return encode_record(record, checksum=checksum)
 
@@ -215,9 +239,9 @@ class PendingMessages:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(topic))}
         return MessageBatch(
             topics=tuple(numbers),
-            topic_index=_numbers(topic, np.int32, lambda name: numbers[name]),
-            queue_id=_numbers(queue_id, np.int32),
-            born_ms=_numbers(born_ms, np.int64, lambda born: now_ms if born is None else born),
+            topic_index=numbers_column(topic, np.int32, lambda name: numbers[name]),
+            queue_id=numbers_column(queue_id, np.int32),
+            born_ms=numbers_column(born_ms, np.int64, lambda born: now_ms if born is None else born),
             body=BytesColumn.of(bodies),
             keys=BytesColumn.of_texts(keys),
             tags=BytesColumn.of_texts(tags),
@@ -233,7 +257,8 @@ def _text(column: BytesColumn) -> str:
     return column.data[: column.starts[-1]].tobytes().decode()
 
 
-def _numbers(values: Sequence[Any], kind: type[Any], number: Callable[[Any], int] = int) -> NDArray[Any]:
+def numbers_column(values: Sequence[Any], kind: type[Any], number: Callable[[Any], int] = int) -> NDArray[Any]:
+    """Returns the number of each value as an array of a kind."""
     if values and values.count(values[0]) == len(values):  # mostly so, and twenty times as fast
         return np.full(len(values), number(values[0]), kind)
     return np.fromiter(map(number, values), kind, len(values))

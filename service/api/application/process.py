@@ -5,8 +5,8 @@ It opens what it serves, answers requests, and ends within 10 s of being asked t
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import ipaddress
 import logging
 import os
 import signal
@@ -34,6 +34,7 @@ from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED
 from tierlog.service.observing.logs import configure_logs
 from tierlog.service.observing.tracing import tracer_of
+from tierlog.service.rocketmq.doors import Doors, refuse_doors
 from tierlog.service.server.connections import Connections, kept_descriptors, share_descriptors
 from tierlog.service.server.http_server import HttpServer, http_config
 from tierlog.service.server.tls import ServerTls
@@ -124,7 +125,8 @@ def serve(
             if cluster is not None:
                 cluster.start(first_look_s=process.settings.cluster.ask_timeout_ms / 1000)
             prepare(engine)
-            process.answer(engine, audit, cluster, ready)
+            with process.doors.of(engine, process.settings, process.control, audit=audit):
+                process.answer(engine, audit, cluster, ready)
         finally:
             _last_resort(process.stopping)
             if cluster is not None:
@@ -146,6 +148,7 @@ def serve_querier(
     In the main thread only. Raises what :meth:`Querier.open` raises, and :class:`InvalidRequestError` if the
     address cannot be listened on.
     """
+    refuse_doors(settings)
 
     def run(process: _Process) -> None:
         engine = Querier.open(
@@ -172,6 +175,7 @@ class _Process:
     listener: socket.socket
     stopping: threading.Event
     connections: Connections
+    doors: Doors
 
     def answer(
         self,
@@ -204,8 +208,13 @@ def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: boo
         # the port first: of two services started by mistake, the second touches nothing
         tls = ServerTls.of(settings.serve)
         control = AccessControl(settings.access, SystemClock())
-        with _listen(settings.serve.host, settings.serve.port) as listener, tracer_of(settings.tracing) as tracer:
-            _check_access(listener, control)
+        with (
+            _listen(settings.serve.host, settings.serve.port) as listener,
+            contextlib.closing(Doors(settings, _listen_at_door)) as doors,
+            tracer_of(settings.tracing) as tracer,
+        ):
+            _check_access(listener, *doors.listening, control=control)
+            settings = doors.settings
             connections = _connections(settings, forwards=forwards)
             port = listener.getsockname()[1]  # message ids contain it, so the free port chosen for 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
@@ -218,6 +227,7 @@ def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: boo
                     listener=listener,
                     stopping=stopping,
                     connections=connections,
+                    doors=doors,
                 )
             )
     finally:
@@ -226,7 +236,11 @@ def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: boo
     _end_if_threads_hang()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen_at_door(host: str, port: int, setting: str) -> socket.socket:
+    return _listen(host, port, hint=f"{setting} says where")
+
+
+def _listen(host: str, port: int, *, hint: str | None = None) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -241,7 +255,7 @@ def _listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise InvalidRequestError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint=_listen_hint(error)
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint or _listen_hint(error)
         ) from error
     return listener
 
@@ -255,16 +269,15 @@ def _listen_hint(error: OSError) -> str:
     return "choose another with --port"
 
 
-def _check_access(listener: socket.socket, control: AccessControl) -> None:
+def _check_access(*listeners: socket.socket, control: AccessControl) -> None:
     """Refuses to listen beyond the loopback without tokens; otherwise warns that the loopback is open."""
-    host = listener.getsockname()[0]
-    if control.is_on:
-        return
-    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        raise InvalidRequestError(
-            f"without tokens the service listens on the loopback only, not on {host}",
+    for listener in listeners:
+        control.check_listener(
+            listener.getsockname()[0],
             hint="`tierlog token` makes one for access.tokens_file (docs/access.md), or leave --host out",
         )
+    if control.is_on:
+        return
     print(
         "tierlog: no tokens: whoever reaches this machine's loopback may do everything (docs/access.md)",
         file=sys.stderr,

@@ -21,6 +21,10 @@ EXAMPLES = (
         "monitoring, which sees the store's numbers and no topic, until the year ends",
         "tierlog token prometheus --scope read --no-topic --expires 2027-01-01",
     ),
+    (
+        "a client of RocketMQ, with the access key and the secret that it signs with",
+        "tierlog token shop --rocketmq --scope produce --scope read --topic 'shop-*'",
+    ),
 )
 
 
@@ -35,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     topics.add_argument("--topic", action="append", metavar="PATTERN", help="shell pattern, may be repeated; '*': all")
     topics.add_argument("--no-topic", action="store_true", help="no topic at all")
     group.add_argument("--expires", metavar="T", help="when it ends to be good, such as now+90d; unless told, never")
+    group.add_argument(
+        "--rocketmq", action="store_true", help="with a secret too, for a client of RocketMQ; its access key is NAME"
+    )
     add_format(parser, forms=DOCUMENT_FORMS)
 
 
@@ -47,15 +54,20 @@ def run(arguments: argparse.Namespace) -> int:
     import json
     import sys
 
-    from tierlog.service.access.tokens import digest, new_token, read_lines, read_toml
+    from tierlog.service.access.tokens import digest, new_secret, new_token, read_lines, read_toml
     from tierlog.tiering.base.clock import SystemClock
     from tierlog.tiering.base.randomness import SystemRandomness
     from tierlog.tiering.base.times import format_time
 
     token = new_token(SystemRandomness())
     scopes, topics = list(dict.fromkeys(arguments.scope)), arguments.topic or []
-    fields = {"name": arguments.name, "sha256": digest(token).hex(), "scopes": scopes, "topics": topics}
-    line = ":".join([arguments.name, digest(token).hex(), ",".join(scopes), ",".join(topics)])
+    secret = new_secret(SystemRandomness()) if arguments.rocketmq else None
+    hashed = digest(token).hex()
+    fields: dict[str, str | list[str]] = {"name": arguments.name, "sha256": hashed, "scopes": scopes, "topics": topics}
+    if secret is not None:
+        fields["secret"] = secret
+    known_by = hashed if secret is None else f"{hashed}/{secret}"
+    line = ":".join([arguments.name, known_by, ",".join(scopes), ",".join(topics)])
     entry = "[[token]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
     (expires_ms,) = asked_times(arguments, "expires")
     if expires_ms is not None:
@@ -70,12 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
     read_toml(entry, "the new entry")  # refuse here what a service would refuse
     read_lines(line, "the new entry")
     if arguments.format in ("json", "ndjson"):
-        print(json.dumps({"token": token, "entry": entry, "line": line}, ensure_ascii=False))
+        keys = {} if secret is None else {"access_key": arguments.name, "secret_key": secret}
+        print(json.dumps({"token": token, **keys, "entry": entry, "line": line}, ensure_ascii=False))
         return DONE
     print(token)
     sys.stdout.flush()
+    signs = "" if secret is None else f"# For RocketMQ's clients: access key {arguments.name}, secret key {secret}\n"
     print(
-        f"# That is the token, kept nowhere else; give it to its holder. Its entry, for access.tokens_file:\n{entry}"
+        f"# That is the token, kept nowhere else; give it to its holder. Its entry, for access.tokens_file:\n"
+        f"{signs}{entry}"
         f"# The same as a line of TIERLOG_ACCESS_TOKENS:\n# {line}",
         file=sys.stderr,
     )

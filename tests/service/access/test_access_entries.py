@@ -6,7 +6,16 @@ import pytest
 
 from tests.support.service.access import line, token
 from tierlog.service.access.caller import Scope
-from tierlog.service.access.tokens import MAX_LENGTH, PREFIX, digest, find_caller, new_token, read_lines, read_toml
+from tierlog.service.access.tokens import (
+    MAX_LENGTH,
+    PREFIX,
+    digest,
+    find_caller,
+    new_secret,
+    new_token,
+    read_lines,
+    read_toml,
+)
 from tierlog.tiering.base.errors import ForbiddenError, InvalidRequestError
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.times import parse_time
@@ -75,6 +84,13 @@ def test_only_a_whole_token_is_found_and_only_until_it_expires() -> None:
         (toml(expires="2027-01-31"), "must be a time such as"),
         (toml(expires='"soon"'), "must be a time such as"),
         (toml(expire="1"), "there is no field 'expire'"),
+        (toml(secret='"short-s3cret"'), "`secret` must be 16 to 256 letters"),
+        (toml(secret='"s3cret s3cret s3cret"'), "`secret` must be 16 to 256 letters"),
+        (toml(secret="1234567890123456"), "`secret` must be 16 to 256 letters"),
+        (toml(secret=f'"{PREFIX}s3cret-s3cret"'), "`secret` has the token itself"),
+        (toml(secret='"t-s3cret-s3cret-1"', sha256=f'"{digest("t-s3cret-s3cret-1").hex()}"'), "has the token itself"),
+        (toml(secret='"s3cret-s3cret-s3cret"', scopes='["s3cret"]'), "a scope is one of 'produce', 'read', 'admin'"),
+        (toml(secret='"s3cret-s3cret-s3cret"', topics='["s3cret/"]'), "a topic pattern fits no topic's name"),
         (toml() + toml(sha256=f'"{"cd" * 32}"'), "the name 'billing' stands twice"),
         (toml() + toml(name='"other"'), "the token of 'other' has another entry too"),
     ],
@@ -85,6 +101,30 @@ def test_a_wrong_entry_is_refused_in_a_sentence_that_names_it(text: str, words: 
     assert words in refused.value.message
     assert refused.value.path == FILE
     assert PREFIX not in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_secret_is_read_in_both_forms_and_shown_in_none() -> None:
+    secret = "from+base64/of==16.bytes"
+    hashed = digest("t-billing").hex()
+    written = toml(sha256=f'"{hashed}"', secret=f'"{secret}"')
+    (entry,) = read_toml(written, FILE)
+    assert read_lines(f"billing:{hashed}/{secret}:read:shop-*", "the environment") == [entry]
+    assert entry.secret == secret
+    assert secret not in repr(entry)
+    assert read_toml(toml(), FILE)[0].secret is None
+    made = {new_secret(SystemRandomness()) for _ in range(100)}
+    assert len(made) == 100
+    assert all(read_toml(toml(secret=f'"{one}"'), FILE)[0].secret == one for one in made)
+
+
+@pytest.mark.parametrize("odd", ["a:s3cret-s3cret", "s3cret-s3cret;s3cret-s3cret", ""])
+def test_a_secret_that_does_not_fit_a_line_is_not_repeated(odd: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        read_lines(
+            f"billing:{'ab' * 32}/0123456789abcdef{odd}:read:shop-*" if odd else f"a:{'ab' * 32}/:read:x", "here"
+        )
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["", "a:b:c", "# nobody", f"a:{'ab' * 32}:read", "a:b:read:x:y:z"])

@@ -316,7 +316,7 @@ def _encoded(
         keys=batch.keys.data.ctypes.data, keys_starts=batch.keys.starts.ctypes.data,
         tags=batch.tags.data.ctypes.data, tags_starts=batch.tags.starts.ctypes.data,
         properties=batch.properties.data.ctypes.data, properties_starts=batch.properties.starts.ctypes.data,
-        checksum=0,
+        checksum=0, client=0,
     )  # fmt: skip
     assert written == end
     times = store_ms.astype(">i8").view(np.uint8).reshape(-1, 8)

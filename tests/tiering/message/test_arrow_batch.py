@@ -44,7 +44,11 @@ rows = st.fixed_dictionaries(
         "tag": st.one_of(st.none(), text, good),
         "properties": st.one_of(
             st.none(),
-            st.dictionaries(st.one_of(good, text, st.just("KEYS")), st.one_of(st.none(), text, good), max_size=3),
+            st.dictionaries(
+                st.one_of(good, text, st.sampled_from(["KEYS", "x__CRC32#"])),
+                st.one_of(st.none(), text, good),
+                max_size=3,
+            ),
         ),
         "born_ms": st.one_of(st.none(), st.integers(-2, 5), st.just(1 << 62)),
         "queue_id": st.one_of(st.none(), st.integers(-2, 3), st.just(1024)),

@@ -85,7 +85,16 @@ def test_separator_in_a_tag(tag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "properties", [{"": "v"}, {"n": ""}, {"n\x01": "v"}, {"n": "\x02"}, {"KEYS": "a"}, {"ok": "v", "TAGS": "a"}]
+    "properties",
+    [
+        {"": "v"},
+        {"n": ""},
+        {"n\x01": "v"},
+        {"n": "\x02"},
+        {"KEYS": "a"},
+        {"ok": "v", "TAGS": "a"},
+        {"x__CRC32#": "0123456789"},
+    ],
 )
 def test_bad_property(properties: dict[str, str]) -> None:
     refused(changed(properties=properties), match="property")

@@ -84,6 +84,21 @@ def test_the_command_prints_a_token_whose_entries_both_find_it(capsys: pytest.Ca
     assert find_caller(read_lines(line, "environment"), shown.out.strip(), 0) is not None
 
 
+def test_the_secret_of_a_client_of_rocketmq_is_in_both_entries(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["token", "shop", "--rocketmq", "--scope", "produce", "--topic", "shop-*", "--format"]
+    assert main([*asked, "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["access_key"] == "shop"
+    for (entry,) in (read_toml(made["entry"], "file"), read_lines(made["line"], "environment")):
+        assert entry.secret == made["secret_key"]
+        assert entry.secret not in made["token"]
+    assert main([*asked, "table"]) == 0
+    shown = capsys.readouterr()
+    (entry,) = read_toml(shown.err, "standard error")
+    assert f"# For RocketMQ's clients: access key shop, secret key {entry.secret}\n" in shown.err
+    assert find_caller([entry], shown.out.strip(), 0) is not None
+
+
 def test_standard_error_of_two_tokens_is_a_file_of_both(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         assert main(["token", name, "--scope", "read", "--no-topic", "--format", "table"]) == 0

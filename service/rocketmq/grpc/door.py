@@ -1,0 +1,96 @@
+"""The gRPC door of a store: every call of the protocol, on one open store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tierlog.service.access.control import AccessControl
+from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
+from tierlog.service.engine.store import Store
+from tierlog.service.rocketmq.access import SignedAccess
+from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
+from tierlog.service.rocketmq.grpc.clients import GrpcClients
+from tierlog.service.rocketmq.grpc.offsets import Offsets
+from tierlog.service.rocketmq.grpc.receives import Receives
+from tierlog.service.rocketmq.grpc.renewals import Renewals
+from tierlog.service.rocketmq.grpc.routes import Routes
+from tierlog.service.rocketmq.grpc.sends import Sends
+from tierlog.service.rocketmq.grpc.server import GrpcServer
+from tierlog.service.rocketmq.grpc.service import Answering
+from tierlog.tiering.base.clock import Clock
+
+
+class GrpcDoor:
+    """Serves one store to clients of ``apache.rocketmq.v2``."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        *,
+        deliveries: Deliveries,
+        timers: Timers,
+        address: tuple[str, int] | None = None,
+        control: AccessControl | None = None,
+    ) -> None:
+        """``address`` is host and port that clients are told; unless given, where it listens."""
+        lanes = DoorLanes(settings.serve)
+
+        def make(waits: Waits, told: tuple[str, int]) -> _StoreAnswers:
+            return _StoreAnswers(DoorParts(store, deliveries, timers, settings, clock, lanes, told, waits))
+
+        self._server = GrpcServer(settings, SignedAccess(control, clock), make, address=address)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._server.port
+
+    def start(self) -> None:
+        """Accepts connections from now on; :class:`InvalidRequestError` if it cannot listen there."""
+        self._server.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Stops within about ``timeout_s``; idempotent."""
+        self._server.stop(timeout_s)
+
+
+class _StoreAnswers:
+    """What answers from a store."""
+
+    def __init__(self, parts: DoorParts) -> None:
+        self._clients = GrpcClients(parts.settings, parts.clock)
+        self._renewals = Renewals(parts, self._clients)
+        self._sends = Sends(parts)
+        routes, offsets = Routes(parts), Offsets(parts)
+        receives = Receives(parts, self._clients, self._renewals)
+        self.calls: Mapping[str, Answering] = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "SendMessage": self._sends.send_message,
+            "RecallMessage": self._sends.recall_message,
+            "Heartbeat": self._clients.heartbeat,
+            "NotifyClientTermination": self._clients.notify_client_termination,
+            "Telemetry": self._clients.telemetry,
+            "ReceiveMessage": receives.receive_message,
+            "AckMessage": receives.ack_message,
+            "ChangeInvisibleDuration": receives.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": receives.forward_message_to_dead_letter_queue,
+            "PullMessage": offsets.pull_message,
+            "UpdateOffset": offsets.update_offset,
+            "GetOffset": offsets.get_offset,
+            "QueryOffset": offsets.query_offset,
+        }
+
+    async def start(self) -> None:
+        self._sends.start()
+
+    async def look(self) -> None:
+        self._clients.expire()
+        await self._renewals.look()
+
+    async def stop(self, timeout_s: float) -> None:
+        self._sends.stop(timeout_s)

@@ -1,0 +1,178 @@
+"""Sending: messages that are in the air at once share an append, and so a flush (:class:`SharedSends`).
+
+A call is answered when its messages are flushed. All of them are checked before the first is appended; each of them
+then has its own status. Killed before the flush: nobody was told otherwise. After it, before the answer: the messages
+are there, and a client that sends them again has them twice, as with RocketMQ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.timers import TIMER_TOPIC, recall_handle, scheduled
+from tierlog.service.engine.append_results import Appended
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
+from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
+from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
+from tierlog.service.rocketmq.grpc.protocol import enums, messages
+from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
+from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError, TopicNotFoundError
+from tierlog.tiering.format.hashing import java_hash
+
+_KINDS = frozenset(
+    (
+        enums.MessageType.MESSAGE_TYPE_UNSPECIFIED, enums.MessageType.NORMAL, enums.MessageType.FIFO,
+        enums.MessageType.DELAY, enums.MessageType.PRIORITY,
+    )
+)  # fmt: skip
+MOST_MESSAGES = 1_024
+#: What became of one message.
+_Outcome = Sequence[Appended] | BaseException
+
+
+class _Placed(NamedTuple):
+    """A message, and where it goes."""
+
+    message_id: str
+    sent: Sent
+    recall_handle: str
+
+
+class Sends:
+    """The calls SendMessage and RecallMessage. Used on the loop."""
+
+    def __init__(self, parts: DoorParts) -> None:
+        self._parts = parts
+        self._loop = asyncio.get_running_loop()
+        self._shared = SharedSends(parts.store, self._loop.call_soon)
+        self._turn = count()
+        self._bytes = 0
+        self._done: deque[tuple[asyncio.Future[_Outcome], _Outcome]] = deque()
+        self._is_told = False
+
+    def start(self) -> None:
+        """Appends from now on."""
+        self._shared.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Takes no more, and appends what is there as far as there is time."""
+        self._shared.stop(timeout_s)
+
+    async def send_message(self, request: Any, call: GrpcCall) -> Any:
+        """Appends messages of one topic, and answers when they are durable."""
+        found = self._checked(request, call)
+        size = sum(len(one.sent.body) + len(one.sent.properties or b"") for one in found)
+        store, most = self._parts.store, self._parts.settings.serve.body_memory_bytes
+        if self._bytes + size > most:
+            raise OverloadedError(
+                f"{self._bytes} bytes of messages wait already",
+                hint="try again in a moment; serve.body_memory_bytes is the limit",
+            )
+        self._bytes += size
+        try:
+            if any(one.sent.topic == TIMER_TOPIC for one in found) and store.find_queues(TIMER_TOPIC) is None:
+                await self._parts.lanes.change.run(partial(store.make_topic, TIMER_TOPIC, 1, may_make=True))
+            outcomes = [await each for each in [self._appended(one.sent) for one in found]]
+        finally:
+            self._bytes -= size
+        response = messages.SendMessageResponse()
+        statuses = []
+        for one, outcome in zip(found, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                status = status_of(outcome)
+                response.entries.add(status=status)
+            else:
+                status = OK
+                response.entries.add(
+                    status=OK,
+                    message_id=one.message_id,
+                    offset=outcome[0].queue_offset,
+                    recall_handle=one.recall_handle,
+                )
+            statuses.append(status)
+        response.status.CopyFrom(common_status(statuses))
+        return response
+
+    async def recall_message(self, request: Any, call: GrpcCall) -> Any:
+        """Takes a delayed message back before its time; it is never delivered then."""
+        topic = call.topic(request.topic, Scope.PRODUCE)
+        recall = partial(self._parts.timers.recall, topic, request.recall_handle)
+        message_id = await self._parts.lanes.change.run(recall)
+        return messages.RecallMessageResponse(status=OK, message_id=message_id)
+
+    def _checked(self, request: Any, call: GrpcCall) -> list[_Placed]:
+        if not 1 <= len(request.messages) <= MOST_MESSAGES:
+            raise RefusedError(Code.BAD_REQUEST, f"a call has 1 to {MOST_MESSAGES} messages")
+        first = request.messages[0].topic
+        if any(message.topic != first for message in request.messages):
+            raise RefusedError(Code.BAD_REQUEST, "the messages of a call are of one topic")
+        topic = call.topic(first, Scope.PRODUCE)
+        now_ms = self._parts.clock.now_ms()
+        limit = self._parts.settings.hot.max_body_bytes
+        found = []
+        for message in request.messages:
+            kind = message.system_properties.message_type
+            if kind not in _KINDS:
+                raise RefusedError(Code.NOT_IMPLEMENTED, f"messages of type {kind} are not taken")
+            one = sent_message(message, topic, now_ms=now_ms, max_body_bytes=limit)
+            found.append(self._placed(one, call.peer_host, now_ms))
+        return found
+
+    def _placed(self, one: SentMessage, born_host: bytes, now_ms: int) -> _Placed:
+        """Finds the queue of a message, or has it wait for its time in the topic of those that do."""
+        topic, queue_id, properties, handle = one.topic, self._queue_of(one), one.properties, None
+        if one.has_delay:
+            try:
+                entry = scheduled(topic, queue_id, properties, now_ms)
+            except InvalidRequestError as error:
+                raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
+            if entry is not None:
+                handle = recall_handle(self._parts.store.store_id, entry)
+                topic, queue_id, properties, _ = entry
+        sent = Sent(
+            topic=topic, queue_id=queue_id, body=one.body, properties=properties, flag=0, sys_flag=0,
+            born_ms=one.born_ms, born_host=born_host,
+        )  # fmt: skip
+        return _Placed(one.message_id, sent, handle or "")
+
+    def _appended(self, sent: Sent) -> asyncio.Future[_Outcome]:
+        """Has a message appended; the future never has an error, so that nobody has to look at it."""
+        outcome: asyncio.Future[_Outcome] = self._loop.create_future()
+        try:
+            self._shared.add(sent, partial(self._tell, outcome))
+        except Exception as error:
+            outcome.set_result(error)
+        return outcome
+
+    def _queue_of(self, one: SentMessage) -> int:
+        """Messages of a group go to one queue, that of REST's ``sharding_key``; the others take turns."""
+        queues = self._parts.store.find_queues(one.topic)
+        if queues is None:
+            if not self._parts.settings.create_topics:
+                raise TopicNotFoundError(f"there is no topic {one.topic!r}")
+            queues = self._parts.store.queues_of(one.topic)
+        if one.message_group:
+            return abs(java_hash(one.message_group)) % queues
+        return next(self._turn) % queues
+
+    def _tell(self, outcome: asyncio.Future[_Outcome], found: _Outcome) -> None:
+        """Hands on, from the thread that appends, what became of a message: all of one append in one turn."""
+        self._done.append((outcome, found))
+        if not self._is_told:
+            self._is_told = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._is_told = False  # first: whoever comes now tells again
+        while self._done:
+            outcome, found = self._done.popleft()
+            if not outcome.done():
+                outcome.set_result(found)

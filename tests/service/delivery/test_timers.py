@@ -1,0 +1,204 @@
+"""Delayed messages are delivered at their time, once, whatever happens to the process, the disk or the volume."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.stores.delay_world import BORN_HOST, DelayWorld
+from tierlog.service.delivery.timers import MAX_DELAY_MS, TIMER_TOPIC, RecallHandle, scheduled
+from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError
+from tierlog.tiering.format.properties import decode_properties, encode_properties
+
+NOW = 1_700_000_000_000
+
+
+def asked(**properties: str) -> bytes:
+    return encode_properties(properties)
+
+
+class TestScheduled:
+    @pytest.mark.parametrize(
+        ("properties", "due_ms"),
+        [
+            ({"DELAY": "1"}, NOW + 1_000),
+            ({"DELAY": "18"}, NOW + 7_200_000),
+            ({"DELAY": "99"}, NOW + 7_200_000),
+            ({"TIMER_DELIVER_MS": str(NOW + 1)}, NOW + 1),
+            ({"TIMER_DELAY_MS": "1500"}, NOW + 1_500),
+            ({"TIMER_DELAY_SEC": "3"}, NOW + 3_000),
+            ({"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "1"}, NOW + 3_000),
+            ({"DELAY": "2", "TIMER_DELAY_MS": "1"}, NOW + 5_000),
+        ],
+    )
+    def test_a_delay_goes_to_the_timer_topic_with_its_time(self, properties: dict[str, str], due_ms: int) -> None:
+        found = scheduled("orders", 3, asked(A="b", **properties), NOW)
+        assert found is not None
+        assert found[:2] == (TIMER_TOPIC, 0)
+        kept = decode_properties(found.properties)
+        assert found.due_ms == due_ms
+        expected = {"A": "b", "TIMER_OUT_MS": str(due_ms), "REAL_TOPIC": "orders", "REAL_QID": "3"}
+        assert kept.items() >= expected.items()
+        assert "DELAY" not in kept  # a broker that goes on with the store would delay it once more
+
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            {},
+            {"DELAY": "0"},
+            {"TIMER_DELIVER_MS": str(NOW)},
+            {"TIMER_DELIVER_MS": "0"},
+            {"TIMER_DELAY_MS": "-5"},
+            {"MY_DELAY": "3"},
+            {"TIMER_DELAY_SEC": "3", "TIMER_OUT_MS": "5"},
+        ],
+    )
+    def test_what_asks_for_no_delay_goes_to_its_topic(self, properties: dict[str, str]) -> None:
+        assert scheduled("orders", 0, asked(**properties), NOW) is None
+
+    @pytest.mark.parametrize("value", ["soon", "1.5", "", "9" * 40])
+    def test_a_delay_that_is_no_number_is_refused(self, value: str) -> None:
+        for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"):
+            text = f"{name}\x01{value}\x02".encode()
+            if not value:
+                assert scheduled("orders", 0, text, NOW) is None  # RocketMQ reads no property there
+            else:
+                with pytest.raises(InvalidRequestError):
+                    scheduled("orders", 0, text, NOW)
+
+    def test_a_delay_beyond_the_limit_is_refused(self) -> None:
+        assert scheduled("orders", 0, asked(TIMER_DELAY_MS=str(MAX_DELAY_MS)), NOW) is not None
+        with pytest.raises(InvalidRequestError, match="over the limit"):
+            scheduled("orders", 0, asked(TIMER_DELAY_MS=str(MAX_DELAY_MS + 1)), NOW)
+
+    def test_a_text_that_would_not_fit_when_it_fires_is_refused_at_once(self) -> None:
+        text = asked(A="x" * 32_600, TIMER_DELAY_MS="5")
+        with pytest.raises(MessageTooLargeError):
+            scheduled("orders", 0, text, NOW)
+
+
+def test_a_delayed_message_arrives_at_its_time_and_not_before() -> None:
+    world = DelayWorld()
+    world.send("a", 1_000, queue_id=1)
+    assert world.pass_time(999) == 0
+    assert (world.bodies(), world.timers.pending()) == ([], 1)
+    assert world.pass_time(1) == 1
+    assert (world.bodies(), world.timers.pending()) == (["a"], 0)
+    assert world.pass_time(10_000) == 0
+    assert world.bodies() == ["a"]
+
+
+def test_a_fired_copy_is_what_was_sent() -> None:
+    world = DelayWorld()
+    world.send("a", 1_000, queue_id=1)
+    born_ms, stored_ms = world.clock.now_ms() - 5, world.clock.now_ms()
+    world.pass_time(1_500)
+    (message,) = world.arrived()
+    record = message.record
+    assert (record.queue_id, record.flag, record.born_ms, record.born_host) == (1, 7, born_ms, BORN_HOST)
+    assert record.properties == {
+        "UNIQ_KEY": "a", "KEYS": "key-a", "TIMER_DELAY_MS": "1000", "TIMER_OUT_MS": str(stored_ms + 1_000),
+        "TIMER_ENQUEUE_MS": str(stored_ms), "TIMER_DEQUEUE_MS": str(stored_ms + 1_500),
+    }  # fmt: skip
+    assert message.has_key("key-a")
+
+
+def test_a_copy_of_a_level_has_the_properties_that_rocketmq_leaves() -> None:
+    world = DelayWorld()
+    world.send("a", properties={"DELAY": "1"})
+    world.pass_time(1_000)
+    (message,) = world.arrived()
+    assert message.record.properties == {"UNIQ_KEY": "a", "KEYS": "key-a", "REAL_TOPIC": "orders", "REAL_QID": "0"}
+
+
+def test_messages_arrive_in_the_order_in_which_they_are_due() -> None:
+    world = DelayWorld()
+    for body, delay_ms in (("c", 300), ("a", 100), ("d", 300), ("b", 200)):
+        world.send(body, delay_ms)
+    world.pass_time(1_000)
+    assert [message.record.body for message in world.arrived()] == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("way", ["killed", "closed", "power cut"])
+def test_what_is_pending_fires_after_a_restart_and_what_fired_does_not(way: str) -> None:
+    world = DelayWorld()
+    for number in range(40):
+        world.send(f"{number:02}", 100 * (1 + number * 7 % 40))
+    assert world.pass_time(1_000) == 10
+    if way == "closed":
+        world.engine.close()
+    elif way == "power cut":
+        world.cut_power()
+    world.open()
+    assert world.pass_time(0) == 0
+    assert world.timers.pending() == 30
+    world.pass_time(10_000)
+    assert world.bodies() == [f"{number:02}" for number in range(40)]
+
+
+def test_a_restored_volume_goes_on_with_what_is_pending() -> None:
+    world = DelayWorld()
+    for number in range(20):
+        world.send(f"{number:02}", 100 * (1 + number))
+    world.pass_time(1_000)
+    world.archive()
+    world.engine.close()
+    world.restore("other")
+    assert world.pass_time(0) == 0
+    world.send("later", 500)
+    world.pass_time(10_000)
+    assert world.bodies() == [*(f"{number:02}" for number in range(20)), "later"]
+
+
+def test_a_message_that_is_only_in_the_archive_fires() -> None:
+    world = DelayWorld()
+    world.send("a", 30 * 86_400_000)
+    world.archive()
+    assert world.pass_time(30 * 86_400_000) == 1
+    assert world.bodies() == ["a"]
+
+
+def test_a_clock_that_steps_back_fires_nothing_twice() -> None:
+    world = DelayWorld()
+    world.send("a", 1_000)
+    world.send("b", 5_000)
+    world.clock.step(3_600_000)
+    assert world.timers.run_once() == 2
+    world.clock.step(-3_600_000)
+    world.send("c", 1_000)
+    for _ in range(3):
+        world.open()
+        world.pass_time(500)
+    assert world.bodies() == ["a", "b", "c"]
+
+
+def test_a_message_that_is_called_back_never_fires() -> None:
+    world = DelayWorld()
+    first, _ = world.send("a", 1_000), world.send("b", 1_000)
+    assert first is not None
+    assert world.recall(first) == "a"
+    world.open()
+    world.pass_time(10_000)
+    world.open()
+    world.pass_time(10_000)
+    assert world.bodies() == ["b"]
+
+
+def test_a_message_that_has_fired_cannot_be_called_back() -> None:
+    world = DelayWorld()
+    entry = world.send("a", 1_000)
+    assert entry is not None
+    world.pass_time(1_000)
+    with pytest.raises(InvalidRequestError, match="timestamp"):
+        world.recall(entry)
+
+
+def test_a_handle_is_what_rocketmq_makes() -> None:
+    handle = RecallHandle("orders", "broker-a", 1_700_000_000_001, "AC11")
+    assert handle.encode() == "djEgb3JkZXJzIGJyb2tlci1hIDE3MDAwMDAwMDAwMDEgQUMxMQ=="
+    assert RecallHandle.decode(handle.encode()) == handle
+
+
+@pytest.mark.parametrize("handle", ["", "!", "djIgYSBiIDEgYw==", "djEgYSBiIHggYw==", "djEgYQ==", "é"])
+def test_a_handle_that_is_none_is_refused(handle: str) -> None:
+    with pytest.raises(InvalidRequestError, match="handle"):
+        DelayWorld().timers.recall("a", handle)
