@@ -65,6 +65,13 @@ class RocketmqSettings(SettingGroup):
             "them, so that a slow one holds up no others. All other consumers pull."
         ),
     )
+    fifo_groups: str = Field(
+        default="",
+        description=(
+            "Consumer groups of the gRPC door that get the messages of a message group in their order, each when the "
+            "one before is done: names or shell patterns, separated by blanks."
+        ),
+    )
 
     @field_validator("listen", "grpc_listen")
     @classmethod

@@ -1,4 +1,4 @@
-"""Builds the real clients of RocketMQ of ``tests/rocketmq/clients``: ``python -m tests.tools.rocketmq_clients [NAME…]``.
+"""Builds the real clients of ``tests/rocketmq/clients``: ``python -m tests.tools.rocketmq_clients [NAME…]``.
 
 Each program is one of ours around a published client library, at versions that a file beside its source pins. Libraries
 come from where this machine's Maven, Go, pip, npm and Cargo are set up to look. The result lies in the user's cache
@@ -101,6 +101,11 @@ def _java(pom: str, *sources: str) -> Callable[[Path], None]:
     return build
 
 
+def _go(target: Path) -> None:
+    # one compiler at a time: the tests run beside it
+    _run("go", "build", "-p", "1", "-o", target / "client", ".", folder=_SOURCES / "go", GOMAXPROCS="1", GOFLAGS="")
+
+
 JAVA_5 = ClientProgram(
     "java-5", ("java/pom_5.xml", "java/remoting", "java/remoting5", "java/real_server"), _JDK,
     _java("pom_5.xml", "remoting", "remoting5", "real_server"),
@@ -108,7 +113,8 @@ JAVA_5 = ClientProgram(
 JAVA_4_9 = ClientProgram(
     "java-4.9", ("java/pom_4_9.xml", "java/remoting"), _JDK, _java("pom_4_9.xml", "remoting")
 )  # fmt: skip
-PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9)}
+GO = ClientProgram("go", ("go",), (("go", "Go, 1.24 or newer"),), _go)
+PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, GO)}
 
 
 def main(names: list[str]) -> int:

@@ -6,7 +6,7 @@ import ipaddress
 from typing import Any
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name, is_fifo
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.tiering.base.errors import TopicNotFoundError
@@ -37,15 +37,18 @@ class Routes:
         return response
 
     async def query_assignment(self, request: Any, call: GrpcCall) -> Any:
-        """Returns what a push consumer asks for messages: the store as a whole, which knows what is free."""
+        """Returns what a push consumer asks for messages: the store as a whole, which knows what is free.
+
+        A group that gets its messages in order asks each queue, so that one that waits for its last message does not
+        keep the others waiting.
+        """
         topic = call.topic(request.topic, Scope.READ)
-        group_name(request.group)
-        self._queues(topic)
+        group, queues = group_name(request.group), self._queues(topic)
         response = messages.QueryAssignmentResponse(status=OK)
-        queue = response.assignments.add().message_queue
-        queue.topic.CopyFrom(request.topic)
-        queue.id, queue.permission = _ALL_QUEUES, self._permission(call, topic)
-        queue.broker.CopyFrom(self._broker(request.endpoints))
+        broker, may = self._broker(request.endpoints), self._permission(call, topic)
+        for queue_id in range(queues) if is_fifo(self._parts.settings, group) else (_ALL_QUEUES,):
+            queue = messages.MessageQueue(topic=request.topic, id=queue_id, permission=may, broker=broker)
+            response.assignments.add(message_queue=queue)
         return response
 
     def _queues(self, topic: str) -> int:

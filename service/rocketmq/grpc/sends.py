@@ -16,14 +16,14 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.timers import recall_handle, scheduled
+from tierlog.service.delivery.timers import TIMER_TOPIC, recall_handle, scheduled
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
-from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError
+from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError, TopicNotFoundError
 from tierlog.tiering.format.hashing import java_hash
 
 _KINDS = frozenset(
@@ -69,7 +69,7 @@ class Sends:
         """Appends messages of one topic, and answers when they are durable."""
         found = self._checked(request, call)
         size = sum(len(one.sent.body) + len(one.sent.properties or b"") for one in found)
-        most = self._parts.settings.serve.body_memory_bytes
+        store, most = self._parts.store, self._parts.settings.serve.body_memory_bytes
         if self._bytes + size > most:
             raise OverloadedError(
                 f"{self._bytes} bytes of messages wait already",
@@ -77,6 +77,8 @@ class Sends:
             )
         self._bytes += size
         try:
+            if any(one.sent.topic == TIMER_TOPIC for one in found) and store.find_queues(TIMER_TOPIC) is None:
+                await self._parts.lanes.change.run(partial(store.make_topic, TIMER_TOPIC, 1, may_make=True))
             outcomes = [await each for each in [self._appended(one.sent) for one in found]]
         finally:
             self._bytes -= size
@@ -151,7 +153,11 @@ class Sends:
 
     def _queue_of(self, one: SentMessage) -> int:
         """Messages of a group go to one queue, that of REST's ``sharding_key``; the others take turns."""
-        queues = self._parts.store.queues_of(one.topic)
+        queues = self._parts.store.find_queues(one.topic)
+        if queues is None:
+            if not self._parts.settings.create_topics:
+                raise TopicNotFoundError(f"there is no topic {one.topic!r}")
+            queues = self._parts.store.queues_of(one.topic)
         if one.message_group:
             return abs(java_hash(one.message_group)) % queues
         return next(self._turn) % queues

@@ -14,11 +14,12 @@ from tests.support.rocketmq.real_clients import (
     RealClient,
     TierlogServer,
     java_client,
+    other_client,
     real_server,
     tierlog_server,
 )
 from tests.tools.cache import ToolMissingError
-from tests.tools.rocketmq_clients import JAVA_4_9, JAVA_5, ClientProgram, built
+from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, ClientProgram, built
 
 _HERE = Path(__file__).parent
 
@@ -66,6 +67,13 @@ def java_5(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 def java_4_9(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The remoting client 4.9.8."""
     with java_client(_built(JAVA_4_9), "Remoting", tmp_path_factory.mktemp("java-4.9"), doors) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def go(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The remoting client 2.1.2 for Go."""
+    with other_client([str(_built(GO) / "client")], tmp_path_factory.mktemp("go"), doors) as client:
         yield client
 
 

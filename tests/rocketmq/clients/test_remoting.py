@@ -6,17 +6,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.support.rocketmq.real_clients import Json, RealClient, body_of, fresh
+from tests.support.rocketmq.real_clients import RealClient, body_of, fresh, keys, names
 
 pytestmark = pytest.mark.timeout(400)  # a fresh machine loads the jars first
-
-
-def keys(messages: list[Json]) -> list[str]:
-    return sorted(message["key"] for message in messages)
-
-
-def names(prefix: str, count: int) -> list[str]:
-    return sorted(f"{prefix}-{number}" for number in range(count))
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch", "ordered"])

@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 
 from tests.support.objects.real_s3 import free_port
 from tests.support.processes.nodes import Node
-from tests.tools.java_programs import JavaProgram, java_program
+from tests.tools.java_programs import java_program
+from tests.tools.line_programs import LineProgram, line_program
 from tests.tools.rocketmq_clients import class_path
 
 Json = dict[str, Any]
@@ -42,7 +43,7 @@ class Doors:
 class RealClient:
     """A client process; each command is a line, as ``Driver.java`` says."""
 
-    program: JavaProgram
+    program: LineProgram
     doors: Doors
 
     def do(self, command: str, **arguments: object) -> Json:
@@ -91,6 +92,13 @@ class RealClient:
 def java_client(built: Path, main: str, work: Path, doors: Doors) -> Iterator[RealClient]:
     """A Java program of ``tests/rocketmq/clients/java``."""
     with java_program(class_path(built), main, work, heap="512m") as program:
+        yield RealClient(program, doors)
+
+
+@contextlib.contextmanager
+def other_client(command: Sequence[str], work: Path, doors: Doors) -> Iterator[RealClient]:
+    """A program in another language that reads the same lines."""
+    with line_program(command, work) as program:
         yield RealClient(program, doors)
 
 
@@ -154,3 +162,13 @@ def body_of(key: str) -> str:
 def fresh(name: str) -> str:
     """A name for a topic or a group that no other test has."""
     return f"{name}-{os.getpid()}-{next(_names)}"
+
+
+def keys(messages: list[Json]) -> list[str]:
+    """Of all of them, in order of the alphabet."""
+    return sorted(message["key"] for message in messages)
+
+
+def names(prefix: str, count: int) -> list[str]:
+    """The keys of so many messages that a client sent with a prefix, in the same order."""
+    return sorted(f"{prefix}-{number}" for number in range(count))
