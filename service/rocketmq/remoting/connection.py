@@ -38,6 +38,8 @@ BEHIND_BYTES, CAUGHT_UP_BYTES = 1 << 20, 256 << 10
 REQUEST_BYTES = 512
 #: Pieces that are handed to the system at once; it takes no more than 1024.
 _PIECES = 256
+#: How long a client that is behind may hold slices of the log, which keep their snapshot pinned.
+_LENT_S = 2.0
 _TLS_HANDSHAKE = 0x16
 _TLS_PIECE = 64 << 10
 
@@ -108,16 +110,14 @@ class Outgoing:
 
     def send(self, sendmsg: Callable[[list[Buffer]], int]) -> None:
         """Hands over all that the system takes; raises what it raises."""
+        self._let_go()
         while self._parts:
             pieces: list[Buffer] = []
             for part in self._parts:
-                if callable(part):
-                    if pieces:
-                        break
-                elif len(pieces) < _PIECES:
-                    pieces.append(part)
-            if pieces:
-                self._advance(sendmsg(pieces))
+                if callable(part) or len(pieces) == _PIECES:
+                    break
+                pieces.append(part)
+            self._advance(sendmsg(pieces))
             self._let_go()
 
     def _advance(self, count: int) -> None:
@@ -137,6 +137,16 @@ class Outgoing:
             release = self._parts.popleft()
             assert callable(release)
             release()
+
+    def let_go(self) -> None:
+        """Copies what was lent, and lets go of it."""
+        parts, self._parts = self._parts, deque()
+        for part in parts:
+            if not callable(part):
+                self._parts.append(bytes(part))
+        for part in parts:
+            if callable(part):
+                part()
 
     def drop(self) -> None:
         """Gives up what waits."""
@@ -379,6 +389,8 @@ class Connection:
             if now_s - self._heard_s > limits.idle_s and not self._in_work:
                 self.close()
                 return
+        if self._out.waiting and now_s - self._mark_s >= _LENT_S:
+            self._out.let_go()
         if self._out.waiting and now_s - self._mark_s >= limits.send_s:
             if self._out.taken - self._mark_taken < limits.least_taken:
                 _LOG.warning("%s took %d bytes of its answers in %g s and is cut off", self.peer,
