@@ -181,6 +181,8 @@ class Connection:
         self._heard_s = self._frame_s = self._mark_s = now_s
         self._mark_taken = 0
         self._in_work = 0
+        #: Bytes of a frame that is not whole, as they are counted with those of others.
+        self._held = 0
         self._is_known = self._is_reading = self._is_writing = self._is_flushing = False
         self._is_first_read = True
         self.is_closed = False
@@ -356,7 +358,7 @@ class Connection:
             raise InvalidRequestError("a client without TLS")
 
     def _take(self, data: bytes) -> None:
-        held = self._reader.held_bytes
+        was_whole = not self._held
         for frame in self._reader.feed(data):
             if not self._is_known:
                 self._is_known = True
@@ -370,9 +372,10 @@ class Connection:
                 self._owner.received(self, frame)
             if self.is_closed:
                 return
-        if not held:
+        if was_whole:
             self._frame_s = self._heard_s
-        if self.is_behind or not self._owner.took(self._reader.held_bytes - held):
+        before, self._held = self._held, self._reader.held_bytes
+        if not self._owner.took(self._held - before) or self.is_behind:
             self._stop_reading()
 
     # time
@@ -418,8 +421,8 @@ class Connection:
             self._owner.loop.remove_writer(self._sock)
         self._sock.close()
         self._place.end()
-        self._owner.took(-self._reader.held_bytes)
-        self._reader = FrameReader(0)
+        self._owner.took(-self._held)
+        self._held, self._reader = 0, FrameReader(0)
         self._out.drop()
         asked, self._asked = self._asked, {}
         self._owner.closed(self)
