@@ -71,6 +71,7 @@ from tierlog.service.rocketmq.remoting.handlers import (
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.refusals import why_refused
+from tierlog.service.rocketmq.remoting.request_modes import RequestMode, RequestModes
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
@@ -156,6 +157,7 @@ class RemotingDoor:
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
             polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
             transactions=transactions, audit=audit, call_soon=self.call_soon,
+            modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)),
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
@@ -241,6 +243,9 @@ class RemotingDoor:
 
     async def _finish_stop(self, timeout_s: float) -> None:
         await self._listener.wait_closed()
+        for connection in list(self.connections):
+            if not connection.in_work:
+                connection.end()
         if self._in_work:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s / 2):
@@ -282,8 +287,7 @@ class RemotingDoor:
         """Forgets a connection."""
         self.connections.discard(connection)
         self._polls.disconnected(connection)
-        if connection.client_id is not None:
-            self.broker.clients.disconnected(connection)
+        self.broker.clients.disconnected(connection)
 
     def received(self, connection: Connection, frame: Frame) -> None:
         """Has a request answered."""
@@ -338,6 +342,11 @@ class RemotingDoor:
             call.reply(RemotingAnswer())  # counts it as answered
         else:
             self._give(self._lanes[call.lane], HANDLERS[call.code], call)
+
+    @property
+    def in_work(self) -> int:
+        """Bytes of requests that are not answered yet, and of frames that are not whole."""
+        return self._in_work
 
     def _give(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         if lane.under_way >= lane.most:
