@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import HandClock, RemotingWorld, remoting_world
 from tests.support.service.certificates import Authority
+from tierlog.service.config.settings import Settings
 from tierlog.service.rocketmq.remoting.calls import answer_of
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import BEHIND_BYTES
 from tierlog.service.rocketmq.remoting.door import IDLE_S
 from tierlog.service.rocketmq.remoting.frames import Frame, HeaderForm, encode_frame
+from tierlog.service.server.connections import ACCEPTED_AT_ONCE, kept_descriptors
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.message.batch import Message
 
@@ -211,6 +213,15 @@ def test_a_connection_too_many_is_closed_but_one_that_only_waits_makes_room(tmp_
         with world.client() as again:
             world.wait_until(lambda: world.connections() == 1)
             again.done(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+
+def test_descriptors_are_kept_for_the_doors_connections_where_one_is_open() -> None:
+    def kept(**doors: object) -> int:
+        overrides = {f"rocketmq.{name}": value for name, value in doors.items()}
+        return kept_descriptors(Settings.load(overrides=overrides))
+
+    assert kept(max_connections=100) == kept()
+    assert kept(max_connections=100, listen="127.0.0.1:0") == kept() + 100 + ACCEPTED_AT_ONCE
 
 
 def test_a_flood_of_half_open_connections_keeps_nobody_out(tmp_path: Path) -> None:
