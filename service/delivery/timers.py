@@ -47,6 +47,7 @@ from tierlog.service.delivery.copies import (
     last_messages,
     read_at,
     real_target,
+    records_of,
 )
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.backoff import Backoff, RepeatedTask
@@ -60,7 +61,7 @@ from tierlog.tiering.base.errors import (
     UnavailableError,
 )
 from tierlog.tiering.base.randomness import Randomness
-from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.base.types import Boundary, PullStatus
 from tierlog.tiering.format.properties import TAGS, UNIQ_KEY, decode_properties, encode_properties
 from tierlog.tiering.format.record import CHECKSUM_BYTES, MAX_PROPERTIES_BYTES, Record
 
@@ -83,6 +84,7 @@ _LEVEL_KEPT = "TIMER_DELAY_LEVEL"
 #: The unique key of a delayed message that is called back.
 RECALLED = "TIMER_DEL_UNIQKEY"
 _ENQUEUE_MS, _DEQUEUE_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
+_ROLL_TIMES = "TIMER_ROLL_TIMES"
 _RECALL_TAG = "_RECALL_TAG_"
 _HINTS = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
 
@@ -101,12 +103,14 @@ _GROWTH = 2 * (len(_ENQUEUE_MS) + 2 + 20) + CHECKSUM_BYTES
 _MOST_COPIES, _MOST_BYTES = 1024, 4 << 20
 #: How many messages may wait for what cannot be read; with more, nothing fires.
 _MOST_WAITING = 4096
-_LOADED_AT_ONCE = 1000
+_LOADED_AT_ONCE = 10_000
 #: How long after a failure what lies where it happened is tried again.
 _AGAIN_S = 5.0
 #: How often a thread looks for new messages; one that is due earlier fires then.
 _LOOK_S = 0.1
 _PAUSE_S = 0.02
+#: How often messages that may go soon are looked for.
+_ROLL_EVERY_S = 60.0
 _JOIN_S = 2.0
 _FAR = (1 << 63) - 1
 _DUE = re.compile(rb"(?:^|\x02)TIMER_OUT_MS\x01(-?[0-9]{1,18})(?:\x02|$)")
@@ -236,6 +240,12 @@ class _Run:
         """Yields (due_ms, offset, size) of each."""
         return zip(self.due_ms.tolist(), self.offset.tolist(), self.size.tolist(), strict=True)
 
+    @classmethod
+    def of(cls, timers: Iterable[tuple[int, int, int]]) -> _Run:
+        """Makes columns of (due_ms, offset, size)."""
+        rows = np.array(list(timers), np.int64).reshape(-1, 3)
+        return cls(rows[:, 0], rows[:, 1], rows[:, 2].astype(np.int32))
+
     def joined(self, other: _Run) -> _Run:
         due_ms = np.concatenate((self.due_ms, other.due_ms))
         offset = np.concatenate((self.offset, other.offset))
@@ -265,12 +275,13 @@ class PendingTimers:
 
     def add(self, timers: Iterable[tuple[int, int, int]]) -> None:
         """Adds (due_ms, offset, size) of messages."""
-        rows = np.array(list(timers), np.int64).reshape(-1, 3)
-        if len(rows) == 0:
-            return
-        self._short = self._short.joined(_Run(rows[:, 0], rows[:, 1], rows[:, 2].astype(np.int32)))
+        self._short = self._short.joined(_Run.of(timers))
         if len(self._short) > self._SHORT:
             self._long, self._short = self._long.joined(self._short), _Run()
+
+    def held_bytes(self) -> int:
+        """Returns the memory that they take."""
+        return sum(column.nbytes for run in (self._long, self._short) for column in (run.due_ms, run.offset, run.size))
 
     def first(self) -> tuple[int, int] | None:
         """(due_ms, offset) of the one that is due first."""
@@ -415,7 +426,8 @@ class Timers:
         self._again_s = 0.0
         self._unread_to = -1
         self._done: DoneTimers | None = None
-        self._loaded = 0
+        self._loaded, self._is_loaded = 0, False
+        self._roll_before_ms, self._roll_at_s = 0, 0.0
         #: Messages that fired since the start, and those that named no topic to fire to.
         self.fired = self.undeliverable = 0
         backoff = Backoff(clock, randomness, first_s=0.1, most_s=_AGAIN_S)
@@ -424,7 +436,8 @@ class Timers:
     # life
 
     def start(self) -> None:
-        """Loads what is pending and fires it, on a thread of its own."""
+        """Loads what is pending and fires it, on a thread of its own; from now on no log goes that it still needs."""
+        self._store.keep_log(self.keep)
         self._thread = threading.Thread(target=self._loop, name="tierlog-timers", daemon=True)
         self._thread.start()
 
@@ -467,6 +480,8 @@ class Timers:
                 if not self._load():
                     break
                 self._retry_waiting()
+                if self._roll_old():
+                    continue
                 due = self._pending.due(self._clock.now_ms(), most=_MOST_COPIES, most_bytes=_MOST_BYTES)
                 if len(due) == 0 or len(self._waiting) >= _MOST_WAITING:
                     break
@@ -480,13 +495,16 @@ class Timers:
         self._read_notes()
         while not self._stopping.is_set():
             try:
-                found = self._store.pull(TIMER_TOPIC, 0, self._loaded, _LOADED_AT_ONCE)
+                with self._store.pull_records(TIMER_TOPIC, 0, self._loaded, _LOADED_AT_ONCE) as found:
+                    records = (record for part in found.parts for record in records_of(part))
+                    self._pending.add(timer for record in records if (timer := self._timer(record)) is not None)
             except TopicNotFoundError:
+                self._is_loaded = True
                 return True
-            self._pending.add(timer for message in found.messages if (timer := self._timer(message.record)) is not None)
             is_last = found.status is PullStatus.NO_NEW_MESSAGE or found.next_offset <= self._loaded
             self._loaded = max(self._loaded, found.next_offset)
             if is_last or self._loaded >= found.max_offset:
+                self._is_loaded = True
                 return True
         return False
 
@@ -572,7 +590,7 @@ class Timers:
                     waiting.add(offset)
                 else:
                     copies += [] if copy is None else [copy]
-        with self._taken(timers, waiting):
+        with self._taken(timers, waiting, latest_ms=max(due_ms.values(), default=-_FAR)):
             if copies:
                 self._append(copies, is_rolled=False)
         self.fired += len(copies)
@@ -591,24 +609,24 @@ class Timers:
         return reading._replace(unread=reading.unread | skipped)
 
     @contextmanager
-    def _taken(self, timers: _Run, unread: Collection[int]) -> Iterator[None]:
+    def _taken(self, timers: _Run, unread: Collection[int], latest_ms: int = -_FAR) -> Iterator[None]:
         """Counts messages as done, or as waiting if they are ``unread``; as before if what is done with them fails."""
         assert self._done is not None
-        before = self._pending.copy(), dict(self._waiting), self._done
+        before = self._pending.copy(), dict(self._waiting), dict(self._recalls), self._done
         for due_ms, offset, size in timers.rows():
             self._waiting.pop(offset, None)
+            self._recalls.pop(offset, None)
             if offset in unread:
                 self._waiting[offset] = due_ms, size
         self._pending.remove(timers.offset.tolist())
         below = min(self._pending.least_offset(), *self._recalls, self._loaded)
         self._done = self._done.extended(
-            below, self._loaded, self._pending.first(),
-            excepted=self._waiting, latest_ms=int(timers.due_ms.max(initial=-_FAR)),
-        )  # fmt: skip
+            below, self._loaded, self._pending.first(), excepted=self._waiting, latest_ms=latest_ms
+        )
         try:
             yield
         except BaseException:
-            self._pending, self._waiting, self._done = before
+            self._pending, self._waiting, self._recalls, self._done = before
             raise
 
     def _recalled(self, due_ms: set[int]) -> dict[int, set[tuple[str, str]]]:
@@ -662,6 +680,64 @@ class Timers:
             add_copy(batch, copy.original, copy.target, copy.text)
         self._store.append(batch)
 
+    # keeping
+
+    def keep(self, border: int, newest_ms: int) -> int:
+        """Returns the border below which the log may go, at most ``border``, where records are of ``newest_ms``.
+
+        What is pending below is appended again in the next round, and keeps the log no more then.
+        """
+        with self._lock:
+            if not self._is_loaded:
+                return 0
+            if not self.pending():
+                return border
+            least = min(self._pending.least_offset(), *self._recalls, *self._waiting, _FAR)
+            found = read_at(self._store, TIMER_TOPIC, 0, [least]).found
+            first = found[least].record.physical_offset if found else 0
+            if first >= border:
+                return border
+            self._roll_before_ms = newest_ms + 1
+            self._roll_at_s = 0.0
+            return first
+
+    def _roll_old(self) -> bool:
+        """Appends again what is pending in records that are old enough to go soon, with what calls it back.
+
+        Says whether there was anything.
+        """
+        if self._clock.monotonic_s() < self._roll_at_s:
+            return False
+        kept_ms = self._store.kept_ms(TIMER_TOPIC)
+        half_ms = 0 if kept_ms is None else self._clock.now_ms() - kept_ms // 2
+        before_ms, self._roll_before_ms = max(half_ms, self._roll_before_ms), 0
+        self._roll_at_s = self._clock.monotonic_s() + _ROLL_EVERY_S
+        if before_ms <= 0 or not self.pending():
+            return False
+        below = self._store.offset_by_time(TIMER_TOPIC, 0, before_ms, Boundary.LOWER)
+        is_any = False
+        while self._roll(below):
+            is_any = True
+        return is_any
+
+    def _roll(self, below: int) -> bool:
+        """Appends some of the messages below an offset again, the first ones; whether there may be more."""
+        below = min(below, *self._waiting, _FAR)
+        rolled = self._pending.below(below, most=_MOST_COPIES, most_bytes=_MOST_BYTES)
+        end = int(rolled.offset[-1]) if len(rolled) else below
+        recalls = [(due_ms, offset, 0) for offset, (due_ms, _) in self._recalls.items() if offset < end]
+        rows = sorted([*rolled.rows(), *recalls], key=lambda row: row[1])
+        reading = self._read([offset for _, offset, _ in rows])
+        if not rows or reading.unread:
+            return False
+        copies = [
+            _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record)) for message in reading.found.values()
+        ]
+        with self._taken(_Run.of(rows), ()):
+            if copies:
+                self._append(copies, is_rolled=True)
+        return True
+
     # calling back
 
     def recall(self, topic: str, handle: str) -> str:
@@ -691,6 +767,13 @@ class Timers:
             (appended,) = self._store.append(batch)
             self._recalls[appended.queue_offset] = due_ms, (topic, found.unique_key)
         return found.unique_key
+
+
+def rolled_text(record: Record) -> bytes:
+    """Returns the property text of a delayed message that is appended again, as RocketMQ counts it."""
+    times = record.properties.get(_ROLL_TIMES, "")
+    count = int(times) + 1 if times.isascii() and times.isdigit() else 1
+    return changed_text(record.properties_text, (_ROLL_TIMES,), {_ROLL_TIMES: str(count)})
 
 
 def fired_text(text: bytes, *, store_ms: int, now_ms: int) -> bytes:

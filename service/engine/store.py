@@ -33,7 +33,13 @@ from tierlog.service.engine.stats import FileState, ReadinessProblem, count_file
 from tierlog.service.engine.timeline import Timeline, TimelineView, timeline_of
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.tiering.base.clock import Clock, SystemClock
-from tierlog.tiering.base.errors import ConflictError, InvalidRequestError, MessageNotFoundError, ReadOnlyError
+from tierlog.tiering.base.errors import (
+    ConflictError,
+    InvalidRequestError,
+    MessageNotFoundError,
+    ReadOnlyError,
+    TopicNotFoundError,
+)
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.paths import base_offset_name
 from tierlog.tiering.base.progress_bar import Progress
@@ -50,6 +56,7 @@ from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import QueueSpan
+from tierlog.tiering.read.hot_queue import HotQueue
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
 from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
@@ -300,6 +307,14 @@ class Store:
         """Returns (least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
         return self._fetcher.offsets(topic, queue_id)
 
+    def hot_offset(self, topic: str, queue_id: int) -> int:
+        """Returns the first offset of a queue that is read without the archive; 0 if there is no such queue."""
+        try:
+            with HotQueue.opened(self._hot, topic, queue_id) as queue:
+                return queue.first
+        except TopicNotFoundError:
+            return 0
+
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
         """Finds the offset of a store time in a queue over both tiers; see :meth:`Fetcher.offset_by_time`."""
         return self._fetcher.offset_by_time(topic, queue_id, time_ms, boundary)
@@ -309,6 +324,23 @@ class Store:
         if store_id not in (None, self.store_id):
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
+
+    def kept_ms(self, topic: str) -> int | None:
+        """Returns for how long a message of a topic is kept by its age; None: for ever."""
+        found, retention = self._hot.topics.find(topic), self._settings.retention_options()
+        if self._manifest is None or (found is not None and not found.archive):
+            return retention.hot_retention_ms
+        if found is not None and found.cold_retention_ms is not None:
+            return found.cold_retention_ms
+        return retention.cold_retention_ms or None
+
+    def keep_log(self, keeper: Callable[[int, int], int]) -> None:
+        """Asks ``keeper`` before hot segments go that are their messages' only copies.
+
+        It is told the border below which they would go, and the time of the records there, and returns the border
+        below which they may.
+        """
+        self._hot.keepers.append(keeper)
 
     def hides(self, record: Record) -> bool:
         """Whether an erasure hides a record, or its topic was deleted since."""
