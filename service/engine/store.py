@@ -325,6 +325,10 @@ class Store:
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
 
+    def now_ms(self) -> int:
+        """Returns what the store's clock says."""
+        return self._clock.now_ms()
+
     def kept_ms(self, topic: str) -> int | None:
         """Returns for how long a message of a topic is kept by its age; None: for ever."""
         found, retention = self._hot.topics.find(topic), self._settings.retention_options()

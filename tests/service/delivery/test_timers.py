@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.stores.delay_world import BORN_HOST, DelayWorld
 from tests.support.stores.engines import tiny_settings
+from tierlog.service.delivery.timer_state import PendingTimers
 from tierlog.service.delivery.timers import (
     MAX_DELAY_MS,
     NOTE_TOPIC,
     TIMER_TOPIC,
-    PendingTimers,
     RecallHandle,
     Timers,
     scheduled,
