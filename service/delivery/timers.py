@@ -38,6 +38,7 @@ from tierlog.service.delivery.copies import (
     records_of,
 )
 from tierlog.service.delivery.timer_state import FAR, DoneTimers, PendingTimers, TimerNote, TimerRun
+from tierlog.service.engine.stats import DelayNumbers
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
@@ -282,6 +283,7 @@ class Timers:
     def start(self) -> None:
         """Loads what is pending and fires it, on a thread of its own; from now on no log goes that it still needs."""
         self._store.keep_log(self.keep)
+        self._store.delay_numbers = self.numbers
         self._thread = threading.Thread(target=self._loop, name="tierlog-timers", daemon=True)
         self._thread.start()
 
@@ -313,8 +315,12 @@ class Timers:
     def lag_ms(self) -> int:
         """Returns how long the message that has waited longest is overdue; 0 if none is."""
         first = self._pending.first()
-        overdue = [*(due_ms for due_ms, _ in self._waiting.values()), *(first[:1] if first else ())]
+        overdue = [*(due_ms for due_ms, _ in list(self._waiting.values())), *(first[:1] if first else ())]
         return max(0, self._clock.now_ms() - min(overdue)) if overdue else 0
+
+    def numbers(self) -> DelayNumbers:
+        """Returns what ``stats`` tells of delayed messages."""
+        return DelayNumbers(self.pending(), self.lag_ms(), self.fired, self.undeliverable)
 
     def run_once(self) -> int:
         """Loads what is new and fires all that is due; returns how many messages that were."""

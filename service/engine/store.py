@@ -29,7 +29,7 @@ from tierlog.service.engine.parts import Components
 from tierlog.service.engine.read_path import answer, count, with_hint
 from tierlog.service.engine.removal import remove_due
 from tierlog.service.engine.restore import restore_volume
-from tierlog.service.engine.stats import FileState, ReadinessProblem, count_files, group_lags, stats_of
+from tierlog.service.engine.stats import DelayNumbers, FileState, ReadinessProblem, count_files, group_lags, stats_of
 from tierlog.service.engine.timeline import Timeline, TimelineView, timeline_of
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.tiering.base.clock import Clock, SystemClock
@@ -91,6 +91,8 @@ class Store:
         self._known, self._searcher, self._fetcher = parts.known, parts.searcher, parts.fetcher
         #: Counts since it was opened.
         self.counted = StoreCounts(parts.meter, hot.store.log.flush_seconds)
+        #: Asks whoever fires delayed messages.
+        self.delay_numbers: Callable[[], DelayNumbers] = DelayNumbers
         #: Traces single requests.
         self.tracer = tracer
         self._broker = parts.directory.broker
@@ -458,6 +460,7 @@ class Store:
     def stats(self) -> dict[str, object]:
         """Returns sizes and lags in bytes, times in ms, and requests to the archive since the store was opened."""
         found = stats_of(self._parts, self._clock)
+        found |= self.delay_numbers()._asdict()
         found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error", "damage")}
         if self._broker is not None:
             found["consumer_offsets"] = self._broker.consumer_offsets()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -329,6 +330,10 @@ def test_the_thread_fires_what_is_due(tmp_path: Path) -> None:
         store.append([Message(TIMER_TOPIC, b"later", properties=due, queue_id=0)])
         store.wait_for_message("orders", 0, 1, 30)
         assert [one.record.body for one in store.pull("orders", 0, 0, 9).messages] == [b"first", b"later"]
+        while store.stats()["fired_messages"] != 1:
+            SystemClock().wait(threading.Event(), 0.01)
+        told = store.stats()
+        assert (told["delayed_messages"], told["delay_lag_ms"], told["undeliverable_messages"]) == (0, 0, 0)
     finally:
         timers.close()
         store.close()
