@@ -104,7 +104,7 @@ _PAUSE_S = 0.02
 _ROLL_EVERY_S = 60.0
 _JOIN_S = 2.0
 _DUE = re.compile(rb"(?:^|\x02)TIMER_OUT_MS\x01(-?[0-9]{1,18})(?:\x02|$)")
-_RECALL_MARK = RECALLED.encode() + b"\x01"
+_RECALL_MARK, _ENQUEUE_MARK = RECALLED.encode() + b"\x01", _ENQUEUE_MS.encode() + b"\x01"
 _NOTE_TRIES = 10_000
 
 
@@ -145,7 +145,7 @@ def scheduled(
         due_ms = asked
     _check_delay(due_ms - now_ms, max_delay_ms)
     gone = (DELAY_LEVEL, DELIVER_MS, DELAY_MS, DELAY_S) if level > 0 else (DELAY_LEVEL,)
-    added |= {OUT_MS: str(due_ms), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
+    added |= {OUT_MS: str(due_ms), _ENQUEUE_MS: str(now_ms), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
     text = changed_text(properties, gone, added)
     if len(text) + _GROWTH > MAX_PROPERTIES_BYTES:
         raise MessageTooLargeError(
@@ -175,7 +175,8 @@ def delayed(messages: Sequence[Message], due_ms: int, store: Store, *, max_delay
         if queue_id >= queues:
             raise no_such_queue(topic, queue_id, queues, place)
         properties = {
-            **message.properties, OUT_MS: str(due_ms), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id),
+            **message.properties, OUT_MS: str(due_ms), _ENQUEUE_MS: str(now_ms), REAL_TOPIC: topic,
+            REAL_QUEUE: str(queue_id),
         }  # fmt: skip
         text = encode_properties(properties)
         check_property_bytes(
@@ -273,6 +274,8 @@ class Timers:
         self._done: DoneTimers | None = None
         self._loaded, self._is_loaded = 0, False
         self._roll_before_ms, self._roll_at_s = 0, 0.0
+        self._brokers_before_ms = -FAR
+        """In a store without a note, what a broker wrote and was due before has been fired by that broker."""
         #: Messages that fired since the start, and those that named no topic to fire to.
         self.fired = self.undeliverable = 0
         backoff = Backoff(clock, randomness, first_s=0.1, most_s=_AGAIN_S)
@@ -368,6 +371,8 @@ class Timers:
         if _RECALL_MARK in record.properties_text and RECALLED in record.properties:
             properties = record.properties
             self._recalls[offset] = due_ms, (properties.get(REAL_TOPIC, ""), properties[RECALLED])
+        elif due_ms < self._brokers_before_ms and _ENQUEUE_MARK not in record.properties_text:
+            return None
         elif not self._done.has(due_ms, offset):
             if offset not in self._done.excepted:
                 return due_ms, offset, record.size
@@ -378,7 +383,7 @@ class Timers:
         """Learns what is done by the last note, if that is not known yet."""
         if self._done is not None:
             return
-        done = DoneTimers()
+        done, has_note = DoneTimers(), False
         for message in islice(last_messages(self._store, NOTE_TOPIC, 0), _NOTE_TRIES):
             record = message.record
             try:
@@ -386,8 +391,11 @@ class Timers:
             except (ValueError, LookupError, TypeError):
                 continue
             if note.at == record.queue_offset:
+                has_note = True
                 done = replace(note.done, excepted=note.done.excepted | self._missing(note, record.store_ms))
                 break
+        if not has_note:
+            self._brokers_before_ms = self._store.last_store_ms
         self._done, self._loaded = done, done.begin
 
     def _missing(self, note: TimerNote, store_ms: int) -> set[int]:
@@ -628,7 +636,8 @@ def rolled_text(record: Record) -> bytes:
 
 def fired_text(text: bytes, *, store_ms: int, now_ms: int) -> bytes:
     """Returns the property text that RocketMQ gives a delayed message at its time."""
-    if _LEVEL_KEPT in decode_properties(text):
-        return changed_text(text, (_LEVEL_KEPT, OUT_MS))
-    times = {_ENQUEUE_MS: str(store_ms), _DEQUEUE_MS: str(now_ms)}
+    found = decode_properties(text)
+    if _LEVEL_KEPT in found:
+        return changed_text(text, (_LEVEL_KEPT, OUT_MS, _ENQUEUE_MS))
+    times = {_ENQUEUE_MS: found.get(_ENQUEUE_MS, str(store_ms)), _DEQUEUE_MS: str(now_ms)}
     return changed_text(text, (REAL_TOPIC, REAL_QUEUE, *times), times)

@@ -327,6 +327,11 @@ class Store:
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
 
+    @property
+    def last_store_ms(self) -> int:
+        """Store time of the newest record, 0 before the first."""
+        return self._hot.last_store_ms
+
     def now_ms(self) -> int:
         """Returns what the store's clock says."""
         return self._clock.now_ms()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.stores.delay_world import BORN_HOST, DelayWorld
 from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
 from tierlog.service.delivery.timer_state import PendingTimers
 from tierlog.service.delivery.timers import (
     MAX_DELAY_MS,
@@ -289,6 +290,33 @@ def test_what_cannot_be_delivered_holds_nothing_up() -> None:
     world.send("a", 10, queue_id=77)
     world.pass_time(10)
     assert (world.bodies(), world.timers.pending(), world.timers.undeliverable) == (["a"], 0, 2)
+
+
+def test_what_a_broker_has_fired_is_not_fired_again_by_who_takes_its_store_over() -> None:
+    world = DelayWorld()
+    now_ms = world.clock.now_ms()
+    for number, delay_ms in enumerate((1_000, 500_000)):
+        properties = {"TIMER_OUT_MS": str(now_ms + delay_ms), "REAL_TOPIC": "orders", "REAL_QID": "0"}
+        world.engine.append([Message(TIMER_TOPIC, b"of a broker %d" % number, properties=properties, queue_id=0)])
+    world.clock.advance(60_000)
+    world.send("now")
+    world.send("ours", 1_000)
+    world.open()
+    world.pass_time(10_000)
+    assert world.bodies() == ["now", "ours"]
+    world.open()
+    world.pass_time(500_000)
+    assert world.bodies() == ["now", "of a broker 1", "ours"]
+
+
+def test_what_is_erased_while_it_waits_is_not_delivered() -> None:
+    world = DelayWorld()
+    world.send("a", 1_000)
+    world.send("b", 1_000)
+    world.archive()
+    world.engine.removal.erase(Query(TIMER_TOPIC, "key-a"))
+    world.pass_time(1_000)
+    assert world.bodies() == ["b"]
 
 
 def test_a_note_that_was_appended_again_elsewhere_says_nothing() -> None:
