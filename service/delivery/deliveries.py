@@ -547,6 +547,15 @@ class Deliveries:
 
         return self._store.watch_until(arrived, notify)
 
+    def topics(self, group: str) -> set[str]:
+        """Returns the topics that a group consumes, its own ones among them, also those it has begun with just now."""
+        known = self._known(group)
+        if known is None:
+            return self._store.groups.topics(group)
+        with known.lock:
+            begun = {topic for topic, _ in known.queues}
+        return begun | self._store.groups.topics(group)
+
     def save(self) -> None:
         """Commits how far each group has come, and notes what it has above that. Killed before, between or after: see
         above."""

@@ -110,9 +110,7 @@ def _encode(name: str, queues: Sequence[QueueDeliveryState]) -> str:
 
 
 def _decode(document: Any) -> _Groups:
-    return {
-        entry["name"]: tuple(QueueDeliveryState.of(*queue) for queue in entry["queues"]) for entry in document["groups"]
-    }
+    return {entry["name"]: tuple(map(QueueDeliveryState.of, entry["queues"])) for entry in document["groups"]}
 
 
 def _encode_all(groups: _Groups) -> bytes:
