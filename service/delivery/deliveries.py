@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple
 
 from tierlog.service.delivery.copies import CopiedMessages
 from tierlog.service.delivery.group_topics import (
@@ -94,6 +95,16 @@ class Delivery:
     invisible_until_ms: int
 
 
+class DeliveryCounts(NamedTuple):
+    """What was delivered since the store was opened, and what is open now."""
+
+    first: int = 0
+    """Messages delivered for the first time."""
+    again: int = 0
+    dead_letters: int = 0
+    open: int = 0
+
+
 @dataclass(slots=True)
 class _Queue:
     """One queue of a group."""
@@ -157,6 +168,7 @@ class Deliveries:
         self._saving = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._is_closed = False
+        self._counted = DeliveryCounts()
         self._is_started = False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -234,6 +246,9 @@ class Deliveries:
         found = [] if key is None else self._again(known, key, asked, limit)
         if not found:
             found = self._from_queues(known, places, asked, limit)
+        self._count(
+            first=sum(one.attempt == 1 for one in found), again=sum(one.attempt > 1 for one in found)
+        )  # fmt: skip
         if key is not None:
             with known.lock:
                 known.answers[key] = [handle_fields(one.handle) for one in found]
@@ -514,6 +529,7 @@ class Deliveries:
             reconsume_times=record.reconsume_times + 1,
         )  # fmt: skip
         self._store.append_unless_known(letter, topic, IdempotencyKey(_PRODUCER, record.physical_offset, group.name))
+        self._count(dead_letters=1)
 
     # the rest
 
@@ -546,6 +562,23 @@ class Deliveries:
                 return True
 
         return self._store.watch_until(arrived, notify)
+
+    def counted(self) -> DeliveryCounts:
+        """Returns what was delivered and given up since the store was opened, and how many messages are open."""
+        with self._lock:
+            counted, groups = self._counted, list(self._groups.values())
+        found = 0
+        for group in groups:
+            with group.lock:
+                found += group.open_count()
+        return counted._replace(open=found)
+
+    def _count(self, *, first: int = 0, again: int = 0, dead_letters: int = 0) -> None:
+        with self._lock:
+            before = self._counted
+            self._counted = DeliveryCounts(
+                before.first + first, before.again + again, before.dead_letters + dead_letters
+            )
 
     def topics(self, group: str) -> set[str]:
         """Returns the topics that a group consumes, its own ones among them, also those it has begun with just now."""
