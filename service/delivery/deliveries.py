@@ -73,8 +73,8 @@ _MOST_ANSWERS = 1_024
 _MOST_BYTES = 4 << 20
 #: How often one look at a queue goes on behind messages that are not for it.
 _MOST_LOOKS = 16
-#: A dead letter that cannot be written is tried again.
-_DEAD_LETTER_PAUSE_MS = 10_000
+#: A message that cannot be read, or become a dead letter, is left alone for so long.
+_PAUSE_MS = 10_000
 _SOMEWHERE = GroupPosition(0)
 _SHARDING_KEY = SHARDING_KEY.encode() + b"\x01"
 #: The producer of dead letters, to those who look at records.
@@ -222,7 +222,7 @@ class Deliveries:
 
         A group without a committed offset of the topic begins at the first message, or with ``from_latest`` at the end.
         Raises :class:`TopicNotFoundError`, :class:`InvalidRequestError`, :class:`InFlightError` if the group has so
-        many messages open that it gets no new one, and what a pull raises.
+        many messages open that it gets no new one, :class:`ReadOnlyError`, and what a pull raises.
         """
         validate_group(group)
         validate_topic(topic)
@@ -231,6 +231,7 @@ class Deliveries:
         _check_invisible(invisible_ms, least=1)
         if max_attempts is not None and max_attempts < 1:
             raise InvalidRequestError(f"a message is delivered once at least, not {max_attempts} times")
+        self._check_writable()
         now_ms = self._clock.now_ms()
         asked = _Asked(topic, now_ms + invisible_ms, now_ms, tag, fifo)
         known = self._group(group)
@@ -317,6 +318,8 @@ class Deliveries:
         except BaseException:
             with group.changed():
                 queue.deliveries.put_back(given, until_ms)
+                # the first could not be read: the others need not wait for it
+                queue.deliveries.postpone(given[0].offset, self._clock.now_ms() + _PAUSE_MS)
             raise
         found: list[Delivery] = []
         for one in given:
@@ -332,7 +335,8 @@ class Deliveries:
         return found
 
     def _read(self, place: _Place, offsets: Sequence[int]) -> tuple[dict[int, StoredMessage], int]:
-        """Returns the messages at rising offsets of a queue that are there, and how far was looked for the bytes."""
+        """Returns the messages at rising offsets of a queue that are there, and how far was looked: less far than asked
+        where there are many bytes, or where the next message cannot be read."""
         found: dict[int, StoredMessage] = {}
         found_bytes = 0
         for _, run in groupby(enumerate(offsets), key=lambda pair: pair[1] - pair[0]):
@@ -341,7 +345,12 @@ class Deliveries:
             while at < end:
                 if found_bytes >= _MOST_BYTES:
                     return found, at
-                result = self._store.pull(*place, at, end - at)
+                try:
+                    result = self._store.pull(*place, at, end - at)
+                except StoreError:
+                    if not found:
+                        raise
+                    return found, at
                 found |= {one.record.queue_offset: one for one in result.messages}
                 found_bytes += sum(one.shown_bytes for one in result.messages)
                 if result.next_offset <= at:
@@ -365,7 +374,7 @@ class Deliveries:
         mark = _asker(group.name, queue.place, asked.topic)
         with queue.reading:
             for _ in range(_MOST_LOOKS):
-                with group.changed():
+                with group.lock:
                     state = queue.deliveries
                     start, epoch = state.next, state.epoch
                     room = min(state.room, MOST_OPEN_OF_GROUP - group.open_count())
@@ -401,7 +410,7 @@ class Deliveries:
             raise InFlightError(
                 f"group {group.name!r} has {group.open_count()} messages open, "
                 f"{len(queue.deliveries.open)} of them of {topic}/{queue_id}",
-                hint="acknowledge what was delivered, then more is",
+                hint="acknowledge what was delivered; then there is more",
             )
 
     def _again(self, group: _Group, key: str, asked: _Asked, limit: int) -> list[Delivery]:
@@ -477,6 +486,7 @@ class Deliveries:
 
     def _found(self, handle: str) -> tuple[_Group, _Queue, HandleFields]:
         fields = handle_fields(handle)
+        self._check_writable()
         group = self._known(fields.group)
         queue = group.queues.get((fields.topic, fields.queue_id)) if group else None
         if group is None or queue is None:
@@ -514,7 +524,7 @@ class Deliveries:
         except StoreError as error:
             _LOG.warning("a message of %s/%d cannot become a dead letter of %s: %s", *queue.place, group.name, error)
             with group.changed():
-                queue.deliveries.postpone(offset, self._clock.now_ms() + _DEAD_LETTER_PAUSE_MS)
+                queue.deliveries.postpone(offset, self._clock.now_ms() + _PAUSE_MS)
             return
         with group.changed():
             queue.deliveries.done(offset)
@@ -590,11 +600,12 @@ class Deliveries:
         return begun | self._store.groups.topics(group)
 
     def save(self) -> None:
-        """Commits how far each group has come, and notes what it has above that. Killed before, between or after: see
-        above."""
+        """Commits how far each group has come, and notes what it has above that; forgets groups that were removed."""
         with self._lock:
             changed = [group for group in self._groups.values() if group.is_dirty]
         self._save(changed)
+        with self._lock:
+            self._groups = {name: group for name, group in self._groups.items() if self._is_there(name)}
 
     def _save(self, groups: Sequence[_Group]) -> None:
         failure: StoreError | None = None
@@ -682,6 +693,12 @@ class Deliveries:
                     if position.offset is not None and position.offset >= state.committed:
                         group.queues[place] = _Queue(place, QueueDeliveries(position.offset, state), position)
         return group
+
+    def _check_writable(self) -> None:
+        """Refuses where nothing can be noted: another volume may deliver the same by now."""
+        reason = self._store.read_only_reason
+        if reason is not None:
+            raise ReadOnlyError(f"the store is read-only: {reason}")
 
     def _is_there(self, name: str) -> bool:
         try:

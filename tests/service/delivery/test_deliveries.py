@@ -22,6 +22,7 @@ from tierlog.tiering.base.errors import (
     InvalidHandleError,
     InvalidRequestError,
     TopicNotFoundError,
+    UnavailableError,
 )
 
 
@@ -571,3 +572,19 @@ def test_deliveries_and_dead_letters_are_counted(world: DeliveryWorld) -> None:
     world.clock.advance(1_000)
     world.receive()
     assert world.deliveries.counted() == DeliveryCounts(first=2, again=1, dead_letters=1, open=1)
+
+
+def test_a_message_that_cannot_be_read_keeps_no_other_waiting() -> None:
+    world = DeliveryWorld(url=URL)
+    world.send("cold")
+    world.archive()
+    world.send(*"ab")
+    assert world.bodies(invisible_ms=1_000) == ["cold", "a", "b"]
+    world.close()
+    world.bucket.die()  # and what was cached is forgotten
+    world.start()
+    world.clock.advance(1_000)
+    with pytest.raises(UnavailableError):
+        world.receive()
+    assert world.bodies() == ["a", "b"]
+    world.close()
