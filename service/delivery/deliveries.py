@@ -247,9 +247,7 @@ class Deliveries:
         found = [] if key is None else self._again(known, key, asked, limit)
         if not found:
             found = self._from_queues(known, places, asked, limit)
-        self._count(
-            first=sum(one.attempt == 1 for one in found), again=sum(one.attempt > 1 for one in found)
-        )  # fmt: skip
+        self._count(first=sum(one.attempt == 1 for one in found), again=sum(one.attempt > 1 for one in found))
         if key is not None:
             with known.lock:
                 known.answers[key] = [handle_fields(one.handle) for one in found]
@@ -299,15 +297,11 @@ class Deliveries:
             raise failure
         return found
 
-    def _due(
-        self, group: _Group, queue: _Queue, asked: _Asked, limit: int
-    ) -> list[Delivery] | None:  # fmt: skip
+    def _due(self, group: _Group, queue: _Queue, asked: _Asked, limit: int) -> list[Delivery] | None:
         """Gives messages again, as far as they are still there; None if none was due."""
         with group.changed():
             mark = _asker(group.name, queue.place, asked.topic)
-            given = queue.deliveries.take_due(
-                asked.now_ms, asked.until_ms, limit, topic=mark, in_order=asked.in_order
-            )  # fmt: skip
+            given = queue.deliveries.take_due(asked.now_ms, asked.until_ms, limit, topic=mark, in_order=asked.in_order)
         if not given:
             return None
         return self._read_given(group, queue, given, asked.until_ms)
@@ -447,9 +441,7 @@ class Deliveries:
             queue.deliveries.extend(fields.offset, fields.attempt, fields.invisible_until_ms, until_ms)
         if invisible_ms == 0:
             self._store.wake()
-        return HandleFields(
-            group.name, fields.topic, fields.queue_id, fields.offset, fields.attempt, until_ms
-        ).text  # fmt: skip
+        return replace(fields, invisible_until_ms=until_ms).text
 
     def nack(self, handle: str, *, delay_ms: int | None = None, reason: str = "") -> None:
         """Gives a message back that was not done; it is delivered again after ``delay_ms``, or a time that grows.
@@ -543,9 +535,7 @@ class Deliveries:
 
     # the rest
 
-    def watch(
-        self, group: str, topic: str, notify: Callable[[], object]
-    ) -> contextlib.AbstractContextManager[None]:  # fmt: skip
+    def watch(self, group: str, topic: str, notify: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Calls ``notify`` once inside the context, on another thread, when there may be something to receive.
 
         New messages are noticed at once, deliveries whose time is over at the next flush of the log.
