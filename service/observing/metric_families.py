@@ -270,6 +270,19 @@ _QUERIES = (
         "Not 0: answers are incomplete and say which store is missing.",
     ),
     _gauge("tierlog_groups", "Consumer groups."),
+    _counter(
+        "tierlog_deliveries", "Messages delivered to groups one by one, for the first time or again.",
+        "Many of `attempt=\"again\"`: consumers give messages back, or take longer than messages are invisible.",
+        "attempt",
+    ),
+    _counter(
+        "tierlog_dead_letters", "Messages that groups have given up; they are in the topics `%DLQ%group`.",
+        "Rising: look at `DLQ_REASON` of the newest ones.",
+    ),
+    _gauge(
+        "tierlog_open_messages", "Messages delivered, or waiting for their message group, and not acknowledged.",
+        "Not falling: consumers receive and do not acknowledge; at 4,096 of a queue their group gets nothing new.",
+    ),
     _labelled(
         "tierlog_group_lag_messages", "Messages that a consumer group has not committed, of hot and archived ones.",
         "Growing: consumers are too slow, or gone. Absent: a store with queues of the group does not answer, or the "
