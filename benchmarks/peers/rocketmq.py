@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.tools.java_programs import JavaProgram, build_java_peer, java_program
+from tests.tools.java_programs import build_java_peer, java_program
+from tests.tools.line_programs import LineProgram
 
 _MAIN = "tierlog.peer.Main"
 _HEAP = "6g"
@@ -34,7 +35,7 @@ _KEYED = ("append", "fill", "index_put")
 class RocketMQ:
     """A running process; files of ``index_put`` and ``fill`` stay until it is told so again."""
 
-    def __init__(self, program: JavaProgram) -> None:
+    def __init__(self, program: LineProgram) -> None:
         self._program = program
 
     def run(self, command: str, **options: object) -> dict[str, Any]:
@@ -75,14 +76,14 @@ def rocketmq(folder: Path) -> Iterator[RocketMQ]:
 
 
 @contextmanager
-def _process(folder: Path) -> Iterator[JavaProgram]:
+def _process(folder: Path) -> Iterator[LineProgram]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve()
     with java_program(build_java_peer(), _MAIN, path, heap=_HEAP, arguments=[str(path)]) as program:
         yield program
 
 
-def _ask(program: JavaProgram, command: dict[str, object]) -> dict[str, Any]:
+def _ask(program: LineProgram, command: dict[str, object]) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(program.ask(json.dumps(command), limit_s=_LIMIT_S))
     if "error" in answer:
         raise RuntimeError(f"RocketMQ failed on {command}:\n{answer['error']}\n{program.end_of_log()}")

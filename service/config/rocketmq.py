@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from tierlog.service.config.group import SettingGroup
@@ -55,6 +57,14 @@ class RocketmqSettings(SettingGroup):
         ),
     )
 
+    request_mode: Literal["pull", "pop"] = Field(
+        default="pull",
+        description=(
+            "How consumers of the remoting door get messages that leave it to the broker to share out queues "
+            "(`clientRebalance = false`): `pull` gives each queue to one of them; `pop` gives each message to one of "
+            "them, so that a slow one holds up no others. All other consumers pull."
+        ),
+    )
     fifo_groups: str = Field(
         default="",
         description=(

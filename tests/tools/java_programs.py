@@ -12,12 +12,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.tools.cache import ToolMissingError, cache_folder
+from tests.tools.line_programs import LineProgram, line_program
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _VERIFIER = _CHECKOUT / "tests" / "rocketmq"
@@ -85,66 +85,16 @@ def _run(command: list[str]) -> None:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}")
 
 
-class JavaProgram:
-    """A running program that answers each line with a line, in order."""
-
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self._process = process
-        self._log = log
-
-    def ask(self, line: str, *, limit_s: float) -> str:
-        """The answer; one that takes longer than the limit ends the process, and fails."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        watchdog = threading.Timer(limit_s, self._process.kill)
-        watchdog.start()
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        finally:
-            watchdog.cancel()
-        assert answer, f"the Java process died or did not answer in {limit_s:.0f} s:\n{self.end_of_log()}"
-        return answer
-
-    def kill(self) -> None:
-        """As SIGKILL does."""
-        self._process.kill()
-        self._process.wait()
-
-    def end_of_log(self) -> str:
-        """What the libraries logged last."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join([line for line in lines if "|-INFO" not in line][-40:])
-
-
 @contextmanager
 def java_program(
     class_path: str, main: str, work: Path, *, heap: str = "1g", arguments: Sequence[str] = ()
-) -> Iterator[JavaProgram]:
+) -> Iterator[LineProgram]:
     """Run a main class until its input ends; the libraries' logs and temporary files lie in ``work``."""
     opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
     exports = "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
     command = ["java", f"-Xmx{heap}", f"-Duser.home={work}", f"-Djava.io.tmpdir={work}", *opens, exports]
-    log = work / "java.log"
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [*command, "-cp", class_path, main, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=work,
-            env={name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"},
-        )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield JavaProgram(process, log)
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+    with line_program([*command, "-cp", class_path, main, *arguments], work) as program:
+        yield program
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.tools.java_programs import JavaProgram, java_program
+from tests.tools.java_programs import java_program
+from tests.tools.line_programs import LineProgram
 from tierlog.service.config.settings import Settings
 
 _ANSWER_LIMIT_S = 180.0
@@ -95,7 +96,7 @@ class StoreJob:
 class JavaRocketMQ:
     """A running ``tierlog.verify.Main``. Answers come in the order of the questions."""
 
-    def __init__(self, program: JavaProgram) -> None:
+    def __init__(self, program: LineProgram) -> None:
         self._program = program
 
     def stores(self, jobs: Sequence[StoreJob]) -> list[JavaStore]:

@@ -1,0 +1,84 @@
+"""Real clients against a server: ours, or with ``TIERLOG_ROCKETMQ_PEER=real`` Apache RocketMQ itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.rocketmq.real_clients import (
+    PEER_VARIABLE,
+    Doors,
+    RealClient,
+    TierlogServer,
+    java_client,
+    other_client,
+    real_server,
+    tierlog_server,
+)
+from tests.tools.cache import ToolMissingError
+from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, ClientProgram, built
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.java)
+
+
+def _built(program: ClientProgram) -> Path:
+    """Its folder, or a skip where a tool is missing that builds it."""
+    try:
+        return built(program)
+    except ToolMissingError as error:
+        pytest.skip(f"RocketMQ's clients cannot be built: {error}")
+
+
+@pytest.fixture(scope="session")
+def tierlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogServer]:
+    """One service of ours for all tests that do not end it."""
+    with tierlog_server(tmp_path_factory.mktemp("tierlog")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def doors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """Where the server of the tests is reached."""
+    if os.environ.get(PEER_VARIABLE, "tierlog") == "real":
+        with real_server(_built(JAVA_5), tmp_path_factory.mktemp("rocketmq")) as real:
+            yield real
+    else:
+        server: TierlogServer = request.getfixturevalue("tierlog")
+        yield server.doors
+
+
+@pytest.fixture(scope="session")
+def java_5(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The remoting client 5.4.0, with mqadmin."""
+    with java_client(_built(JAVA_5), "Remoting5", tmp_path_factory.mktemp("java-5"), doors) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def java_4_9(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The remoting client 4.9.8."""
+    with java_client(_built(JAVA_4_9), "Remoting", tmp_path_factory.mktemp("java-4.9"), doors) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def go(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The remoting client 2.1.2 for Go."""
+    with other_client([str(_built(GO) / "client")], tmp_path_factory.mktemp("go"), doors) as client:
+        yield client
+
+
+@pytest.fixture(params=["java_5", "java_4_9"])
+def client(request: pytest.FixtureRequest) -> RealClient:
+    """Each remoting client in turn."""
+    found: RealClient = request.getfixturevalue(request.param)
+    return found

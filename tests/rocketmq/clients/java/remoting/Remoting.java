@@ -1,0 +1,24 @@
+/** The remoting client, as every version has it. */
+final class Remoting {
+    private Remoting() {
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        driver(new Producers(), new Consumers()).run();
+    }
+
+    static Driver driver(Producers producers, Consumers consumers) {
+        return new Driver()
+            .with("send", producers::send)
+            .with("query", producers::query)
+            .with("view", producers::view)
+            .with("transaction", producers::transaction)
+            .with("asked", producers::asked)
+            .with("load", producers::startLoad)
+            .with("acknowledged", producers::acknowledged)
+            .with("stop-load", producers::stopLoad)
+            .with("consume", consumers::start)
+            .with("await", consumers::await)
+            .with("stop", consumers::stop);
+    }
+}

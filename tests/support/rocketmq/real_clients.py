@@ -1,0 +1,174 @@
+"""Real clients of RocketMQ as processes beside the tests, and the servers that they talk to."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tests.support.objects.real_s3 import free_port
+from tests.support.processes.nodes import Node
+from tests.tools.java_programs import java_program
+from tests.tools.line_programs import LineProgram, line_program
+from tests.tools.rocketmq_clients import class_path
+
+Json = dict[str, Any]
+#: Which server the tests are run with: ours, or ``real`` for Apache RocketMQ, to learn what the clients do with it.
+PEER_VARIABLE = "TIERLOG_ROCKETMQ_PEER"
+_ANSWER_LIMIT_S = 100.0
+_names = itertools.count(1)
+
+
+class ClientError(Exception):
+    """What a client library raised."""
+
+
+@dataclass
+class Doors:
+    """Where a server is reached: by remoting, by gRPC and, if it is ours, over HTTP."""
+
+    remoting: str
+    grpc: str
+    url: str = ""
+
+
+@dataclass
+class RealClient:
+    """A client process; each command is a line, as ``Driver.java`` says."""
+
+    program: LineProgram
+    doors: Doors
+
+    def do(self, command: str, **arguments: object) -> Json:
+        """Run one command to its end; what the library raises is a :class:`ClientError`."""
+        named = {"address": self.doors.remoting, **arguments}
+        line = f"{command}?{urlencode({name: str(value) for name, value in named.items()}, quote_via=quote)}"
+        answer: Json = json.loads(self.program.ask(line, limit_s=_ANSWER_LIMIT_S))
+        if "error" in answer:
+            raise ClientError(answer["error"])
+        return answer
+
+    def send(self, topic: str, prefix: str, **arguments: object) -> list[Json]:
+        """Send messages and return what the library tells of each."""
+        return list(self.do("send", topic=topic, prefix=prefix, **arguments)["messages"])
+
+    def consumed(
+        self, topic: str, group: str, count: int, *, limit_ms: int = 40_000, command: str = "consume",
+        **arguments: object,
+    ) -> list[Json]:  # fmt: skip
+        """What a consumer has got when so many are done, or when time is over; it is stopped then."""
+        with self.consumer(topic, group, command=command, **arguments) as wait:
+            return wait(count, limit_ms)
+
+    @contextlib.contextmanager
+    def consumer(
+        self, topic: str, group: str, *, command: str = "consume", **arguments: object
+    ) -> Iterator[Callable[[int, int], list[Json]]]:
+        """A consumer that runs; the function waits for so many deliveries that are done, and tells all deliveries."""
+        name = f"consumer-{next(_names)}"
+
+        def wait(count: int, limit_ms: int) -> list[Json]:
+            return list(self.do("await", id=name, count=count, limit_ms=limit_ms)["messages"])
+
+        self.do(command, id=name, topic=topic, group=group, **arguments)
+        try:
+            yield wait
+        finally:
+            self.do("stop", id=name)
+
+    def mqadmin(self, *words: str) -> str:
+        """What a command of the tool prints, told where the nameserver is."""
+        return str(self.do("mqadmin", words="\n".join((*words, "-n", self.doors.remoting)))["printed"])
+
+
+@contextlib.contextmanager
+def java_client(built: Path, main: str, work: Path, doors: Doors) -> Iterator[RealClient]:
+    """A Java program of ``tests/rocketmq/clients/java``."""
+    with java_program(class_path(built), main, work, heap="512m") as program:
+        yield RealClient(program, doors)
+
+
+@contextlib.contextmanager
+def other_client(command: Sequence[str], work: Path, doors: Doors) -> Iterator[RealClient]:
+    """A program in another language that reads the same lines."""
+    with line_program(command, work) as program:
+        yield RealClient(program, doors)
+
+
+class TierlogServer:
+    """Our own service with both doors open, killed and begun again at the same addresses."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.doors = Doors(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+        self.cold_url = f"file://{folder / 'cold'}"
+        self.root = folder / "store"
+        own = {
+            "TIERLOG_ROCKETMQ_LISTEN": self.doors.remoting,
+            "TIERLOG_ROCKETMQ_GRPC_LISTEN": self.doors.grpc,
+        }
+        self._node = Node(self.root, self.cold_url, "", settings={**own, **settings})
+        self.doors.url = self._node.url
+
+    def start(self) -> None:
+        """Until it answers."""
+        self._node.start()
+
+    def kill(self) -> None:
+        """As kill -9 does."""
+        self._node.kill()
+
+    def stop(self) -> None:
+        """Cleanly."""
+        os.kill(self._node.pid, signal.SIGTERM)
+        assert self._node.ended() == 0, self._node.said()
+        self._node.kill()
+
+
+@contextlib.contextmanager
+def tierlog_server(folder: Path, **settings: str) -> Iterator[TierlogServer]:
+    """One that runs, and is killed in the end."""
+    server = TierlogServer(folder, **settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@contextlib.contextmanager
+def real_server(built: Path, folder: Path) -> Iterator[Doors]:
+    """Apache RocketMQ in a process of its own."""
+    nameserver, broker, _, availability, grpc = ports = [free_port() for _ in range(5)]
+    # a broker also takes the port two below its own
+    assert broker - 2 not in ports
+    arguments: Sequence[str] = [str(folder), *map(str, (nameserver, broker, availability, grpc))]
+    with java_program(class_path(built), "RealServer", folder, arguments=arguments) as program:
+        program.ask("up?", limit_s=_ANSWER_LIMIT_S)
+        yield Doors(f"127.0.0.1:{nameserver}", f"127.0.0.1:{grpc}")
+
+
+def body_of(key: str) -> str:
+    """The body that a client gives a message of this key, as it is told: in hex."""
+    return f"body of {key}".encode().hex()
+
+
+def fresh(name: str) -> str:
+    """A name for a topic or a group that no other test has."""
+    return f"{name}-{os.getpid()}-{next(_names)}"
+
+
+def keys(messages: list[Json]) -> list[str]:
+    """Of all of them, in order of the alphabet."""
+    return sorted(message["key"] for message in messages)
+
+
+def names(prefix: str, count: int) -> list[str]:
+    """The keys of so many messages that a client sent with a prefix, in the same order."""
+    return sorted(f"{prefix}-{number}" for number in range(count))
