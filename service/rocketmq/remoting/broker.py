@@ -9,6 +9,7 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
@@ -34,6 +35,7 @@ class Broker:
     locks: QueueLocks
     deliveries: Deliveries
     timers: Timers
+    transactions: Transactions
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
     #: Runs something on the thread of the connections; from any thread.
