@@ -112,10 +112,12 @@ class Doors:
             if placeholder is not None and where is not None:
                 address = door_address(settings, where)
                 grpc_door = _grpc_door_class()(
-                    store, settings, clock, deliveries=deliveries, timers=timers, address=address, control=control
-                )
+                    store, settings, clock,
+                    deliveries=deliveries, timers=timers, transactions=transactions, address=address, control=control,
+                )  # fmt: skip
                 placeholder.close()  # it has kept the port, which gRPC binds itself
                 grpc_door.start()
+                checks.doors.append(grpc_door.ask)
                 self._opened.append(grpc_door)
                 tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
             if checks.doors:

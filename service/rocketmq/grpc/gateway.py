@@ -202,6 +202,10 @@ class _GatewayAnswers:
 
     async def _submitted(self, one: SentMessage, call: GrpcCall) -> asyncio.Future[Appended]:
         """Hands a message to the producer of its topic."""
+        if one.is_prepared:
+            raise RefusedError(
+                Code.NOT_IMPLEMENTED, "a gateway takes no transactions; send them to the store's own door"
+            )
         topic, text, queue_id, group = one.topic, one.properties, None, one.message_group or None
         if one.has_delay:
             queues = (await self._route(topic)).queues
