@@ -85,16 +85,19 @@ class Doors:
         audit: AuditLog | None = None,
         clock: Clock | None = None,
         tell: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
-    ) -> Iterator[None]:
-        """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate."""
+    ) -> Iterator[Deliveries]:
+        """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate.
+
+        Gives the store's deliveries, which all that serves it shares.
+        """
         clock = clock or SystemClock()
         deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
         timers = Timers(store, clock, SystemRandomness())
         transactions = Transactions(store, clock)
         checks = TransactionChecks(store, transactions, clock, SystemRandomness())
+        deliveries.start()
         try:
             if self._sockets or store.find_queues(TIMER_TOPIC) is not None:  # what is due fires with the doors shut too
-                deliveries.start()
                 timers.start()
             listening, where = self._sockets.get("listen"), settings.rocketmq.listen
             if listening is not None and where is not None:
@@ -122,7 +125,7 @@ class Doors:
                 tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
             if checks.doors:
                 checks.start()
-            yield
+            yield deliveries
         finally:
             checks.close()
             self.stop()
