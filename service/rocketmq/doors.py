@@ -159,7 +159,7 @@ def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[st
         raise InvalidRequestError("a gateway takes gRPC", hint="say where, by rocketmq.grpc_listen")
     host, _, _ = where.rpartition(":")
     control.check_listener(
-        host.strip("[]"), hint="`tierlog token --secret` makes an entry for access.tokens_file (docs/access.md)"
+        host.strip("[]"), hint="`tierlog token --rocketmq` makes an entry for access.tokens_file (docs/access.md)"
     )
     with _needs_grpc():
         from tierlog.service.rocketmq.grpc.gateway import Gateway

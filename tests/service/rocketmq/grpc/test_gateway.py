@@ -79,6 +79,8 @@ def test_a_delayed_message_waits_in_the_store(behind: tuple[GrpcWorld, str]) -> 
     world, url = behind
     at_ms = SystemClock().now_ms() + 1_500
     with opened_gateway(url) as where, GrpcClient(where) as client:
+        assert client.send(message(deliver_ms=at_ms)).status.code == Code.NOT_IMPLEMENTED, "nobody would fire it"
+    with opened_gateway(url, rocketmq__consume_at=world.address) as where, GrpcClient(where) as client:
         assert client.send(message(b"late", deliver_ms=at_ms, keys=["k"])).status.code == Code.OK
         assert client.send(message(deliver_ms=at_ms + 41 * 86_400_000)).status.code == Code.ILLEGAL_DELIVERY_TIME
     with world.client() as client:
@@ -118,6 +120,8 @@ def test_what_is_wrong_with_a_message_is_said_by_the_gateway(behind: tuple[GrpcW
     with opened_gateway(url) as where, GrpcClient(where) as client:
         assert client.send(message(tag="a|b")).status.code == Code.ILLEGAL_MESSAGE_TAG
         assert client.send(message(topic="rmq_sys_x")).status.code == Code.ILLEGAL_TOPIC
+        prepared = message(message_type=enums.MessageType.TRANSACTION)
+        assert client.send(prepared).status.code == Code.NOT_IMPLEMENTED
     assert world.store.find_queues("orders") is None
 
 
