@@ -15,6 +15,7 @@ from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
+from tierlog.service.rocketmq.remoting.request_modes import RequestModes
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.tiering.base.clock import Clock
 
@@ -36,6 +37,7 @@ class Broker:
     deliveries: Deliveries
     timers: Timers
     transactions: Transactions
+    modes: RequestModes
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
     #: Runs something on the thread of the connections; from any thread.

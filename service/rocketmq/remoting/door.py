@@ -71,6 +71,7 @@ from tierlog.service.rocketmq.remoting.handlers import (
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.refusals import why_refused
+from tierlog.service.rocketmq.remoting.request_modes import RequestMode, RequestModes
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
@@ -156,6 +157,7 @@ class RemotingDoor:
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
             polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
             transactions=transactions, audit=audit, call_soon=self.call_soon,
+            modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)),
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
