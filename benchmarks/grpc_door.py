@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,10 +93,17 @@ class Serving:
             [sys.executable, "-m", "tierlog.service.main", "serve", *arguments],
             env={**os.environ, **named}, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        is_up = threading.Event()
+        threading.Thread(target=self._read, args=(is_up,), daemon=True).start()
+        is_up.wait()
+
+    def _read(self, is_up: threading.Event) -> None:
+        """Takes what it says: a line for some requests, which would fill a pipe."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if "serving" in line or "gateway at" in line:
-                break
+                is_up.set()
+        is_up.set()
 
     @property
     def cpu_s(self) -> float:
@@ -106,8 +114,6 @@ class Serving:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(20)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
@@ -200,11 +200,12 @@ class DoorParts:
     """What all calls of a door work with."""
 
     store: Store
+    settings: Settings
+    clock: Clock
+    _: KW_ONLY
     deliveries: Deliveries
     timers: Timers
     transactions: Transactions
-    settings: Settings
-    clock: Clock
     lanes: DoorLanes
     #: ``host`` and ``port`` that clients are told where nothing else was set.
     address: tuple[str, int]

@@ -49,7 +49,17 @@ class GrpcDoor:
 
         def make(waits: Waits, told: tuple[str, int]) -> _StoreAnswers:
             self._answers = _StoreAnswers(
-                DoorParts(store, deliveries, timers, transactions, settings, clock, lanes, told, waits)
+                DoorParts(
+                    store,
+                    settings,
+                    clock,
+                    deliveries=deliveries,
+                    timers=timers,
+                    transactions=transactions,
+                    lanes=lanes,
+                    address=told,
+                    waits=waits,
+                )
             )
             return self._answers
 

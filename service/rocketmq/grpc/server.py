@@ -46,7 +46,7 @@ _IDLE_MS = 120_000
 _LEAST_PING_MS = 5_000
 
 
-class Answers(Protocol):
+class AnsweredCalls(Protocol):
     """What answers the calls of a server; made, used and stopped on its loop."""
 
     @property
@@ -74,7 +74,7 @@ class GrpcServer:
         self,
         settings: Settings,
         access: SignedAccess,
-        make: Callable[[Waits, tuple[str, int]], Answers],
+        make: Callable[[Waits, tuple[str, int]], AnsweredCalls],
         *,
         address: tuple[str, int] | None = None,
     ) -> None:
@@ -158,7 +158,7 @@ class GrpcServer:
             await server.stop(self._timeout_s)
             await answers.stop(self._timeout_s)
 
-    async def _look(self, answers: Answers) -> None:
+    async def _look(self, answers: AnsweredCalls) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:

@@ -20,9 +20,9 @@ class KeptWorld(DeliveryWorld):
 
     def keep(self) -> str:
         parts = DoorParts(
-            self.engine, self.deliveries, Timers(self.engine, self.clock, self.randomness),
-            Transactions(self.engine, self.clock), self.settings, self.clock,
-            DoorLanes(self.settings.serve), ("127.0.0.1", 1), Waits(),
+            self.engine, self.settings, self.clock, deliveries=self.deliveries,
+            timers=Timers(self.engine, self.clock, self.randomness), transactions=Transactions(self.engine, self.clock),
+            lanes=DoorLanes(self.settings.serve), address=("127.0.0.1", 1), waits=Waits(),
         )  # fmt: skip
         self.clients = GrpcClients(self.settings, self.clock)
         self.renewals = Renewals(parts, self.clients)
