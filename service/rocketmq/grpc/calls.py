@@ -151,15 +151,25 @@ class DoorLanes:
 class Waits:
     """Calls that wait for something, and work that nobody waits for; both end with the door. Used on the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """At most so many calls wait at once."""
+        self._most = most
         self.is_stopping = False
         self._events: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def wait(self, arrived: asyncio.Event, wait_s: float) -> None:
-        """Waits until something has arrived, for a time, or until the door closes."""
+        """Waits until something has arrived, for a time, or until the door closes.
+
+        Raises :class:`OverloadedError` if enough calls wait already.
+        """
         if self.is_stopping:
             return
+        if len(self._events) >= self._most:
+            raise OverloadedError(
+                f"{len(self._events)} calls wait already",
+                hint="try again in a moment; serve.max_long_polls is the limit",
+            )
         self._events.add(arrived)
         try:
             async with asyncio.timeout(wait_s):

@@ -136,7 +136,7 @@ class GrpcServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        self._stop, waits = asyncio.Event(), Waits()
+        self._stop, waits = asyncio.Event(), Waits(self._settings.serve.max_long_polls)
         rocketmq = self._settings.rocketmq
         server = grpc.aio.server(
             options=_options(rocketmq),

@@ -22,7 +22,7 @@ class KeptWorld(DeliveryWorld):
         parts = DoorParts(
             self.engine, self.settings, self.clock, deliveries=self.deliveries,
             timers=Timers(self.engine, self.clock, self.randomness), transactions=Transactions(self.engine, self.clock),
-            lanes=DoorLanes(self.settings.serve), address=("127.0.0.1", 1), waits=Waits(),
+            lanes=DoorLanes(self.settings.serve), address=("127.0.0.1", 1), waits=Waits(1),
         )  # fmt: skip
         self.clients = GrpcClients(self.settings, self.clock)
         self.renewals = Renewals(parts, self.clients)
