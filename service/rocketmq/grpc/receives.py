@@ -47,23 +47,23 @@ class Receives:
         self._renewals = renewals
 
     async def receive_message(self, request: Any, call: GrpcCall) -> None:
-        """Writes a status, the messages, and when they were delivered."""
+        """Writes a status, the messages, and when they were delivered.
+
+        Whichever queue is named, what the store has is given, wherever it lies, as with RocketMQ: simple consumers go
+        through the queues in turn and would wait at one while others have messages.
+        """
         topic = call.topic(request.message_queue.topic, Scope.READ)
         group = group_name(request.group)
         self._clients.heard_of(call.client_id)
-        in_order = is_fifo(self._parts.settings, group)
-        # simple consumers name a queue that they chose in turn, and wait there while others have messages: as with
-        # RocketMQ, they are given what the store has, wherever it lies
-        queue_id = max(ANY_QUEUE, request.message_queue.id) if in_order else ANY_QUEUE
         ask = partial(
             self._deliveries.receive,
             group,
             topic,
-            queue_id,
+            ANY_QUEUE,
             limit=_checked_size(request.batch_size),
             invisible_ms=_invisible_ms(request),
             tag=tag_expression(request.filter_expression),
-            fifo=in_order,
+            fifo=is_fifo(self._parts.settings, group),
             attempt_id=request.attempt_id or None,
         )
         deadline_s = self._parts.clock.monotonic_s() + polling_ms(request, call) / 1000

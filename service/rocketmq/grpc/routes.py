@@ -41,8 +41,8 @@ class Routes:
     async def query_assignment(self, request: Any, call: GrpcCall) -> Any:
         """Returns what a push consumer asks for messages: the store as a whole, which knows what is free.
 
-        A group that gets its messages in order asks each queue, so that one that waits for its last message does not
-        keep the others waiting.
+        A group that gets its messages in order is told each queue: its consumer works through what came by one of them
+        in turn, and has several message groups in work at once.
         """
         topic = call.topic(request.topic, Scope.READ)
         group, queues = group_name(request.group), self._queues(topic)

@@ -217,7 +217,7 @@ def test_a_group_in_order_gets_the_next_message_of_a_message_group_when_the_last
     with grpc_world(tmp_path / "store", {"rocketmq.fifo_groups": "billing-*"}) as world, world.client() as client:
         sent(client, 1, 2, 3, message_group="a")
         for number in (b"1", b"2", b"3"):
-            _, (found,) = client.receive("billing-1")
+            _, (found,) = client.receive("billing-1", queue_id=3)  # which is not the queue of the group
             assert found.body == number
             assert client.receive("billing-1")[0].code == Code.MESSAGE_NOT_FOUND
             client.ack(found, group="billing-1")
