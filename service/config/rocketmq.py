@@ -74,7 +74,15 @@ class RocketmqSettings(SettingGroup):
         ),
     )
 
-    @field_validator("listen", "grpc_listen")
+    consume_at: str | None = Field(
+        default=None,
+        description=(
+            "Of a gateway: `host:port` of the store's own gRPC door, which consumers are sent to; unset = the gateway "
+            "takes messages only."
+        ),
+    )
+
+    @field_validator("listen", "grpc_listen", "consume_at")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
         if value is not None:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError
 from tierlog.service.rocketmq.topics import is_system_topic
@@ -150,15 +151,25 @@ class DoorLanes:
 class Waits:
     """Calls that wait for something, and work that nobody waits for; both end with the door. Used on the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """At most so many calls wait at once."""
+        self._most = most
         self.is_stopping = False
         self._events: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def wait(self, arrived: asyncio.Event, wait_s: float) -> None:
-        """Waits until something has arrived, for a time, or until the door closes."""
+        """Waits until something has arrived, for a time, or until the door closes.
+
+        Raises :class:`OverloadedError` if enough calls wait already.
+        """
         if self.is_stopping:
             return
+        if len(self._events) >= self._most:
+            raise OverloadedError(
+                f"{len(self._events)} calls wait already",
+                hint="try again in a moment; serve.max_long_polls is the limit",
+            )
         self._events.add(arrived)
         try:
             async with asyncio.timeout(wait_s):
@@ -199,10 +210,12 @@ class DoorParts:
     """What all calls of a door work with."""
 
     store: Store
-    deliveries: Deliveries
-    timers: Timers
     settings: Settings
     clock: Clock
+    _: KW_ONLY
+    deliveries: Deliveries
+    timers: Timers
+    transactions: Transactions
     lanes: DoorLanes
     #: ``host`` and ``port`` that clients are told where nothing else was set.
     address: tuple[str, int]

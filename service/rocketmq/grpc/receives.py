@@ -22,6 +22,7 @@ from tierlog.service.rocketmq.grpc.messages import milliseconds, set_millisecond
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.grpc.renewals import KEPT_MS, Renewals
 from tierlog.tiering.base.errors import InvalidHandleError, InvalidRequestError, StoreError, TopicNotFoundError
+from tierlog.tiering.message.batch import ANY_QUEUE
 from tierlog.tiering.message.tags import TagFilter
 
 LEAST_INVISIBLE_MS = 10_000
@@ -46,7 +47,11 @@ class Receives:
         self._renewals = renewals
 
     async def receive_message(self, request: Any, call: GrpcCall) -> None:
-        """Writes a status, the messages, and when they were delivered."""
+        """Writes a status, the messages, and when they were delivered.
+
+        Whichever queue is named, what the store has is given, wherever it lies, as with RocketMQ: simple consumers go
+        through the queues in turn and would wait at one while others have messages.
+        """
         topic = call.topic(request.message_queue.topic, Scope.READ)
         group = group_name(request.group)
         self._clients.heard_of(call.client_id)
@@ -54,7 +59,7 @@ class Receives:
             self._deliveries.receive,
             group,
             topic,
-            max(-1, request.message_queue.id),
+            ANY_QUEUE,
             limit=_checked_size(request.batch_size),
             invisible_ms=_invisible_ms(request),
             tag=tag_expression(request.filter_expression),

@@ -16,25 +16,50 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.timers import TIMER_TOPIC, recall_handle, scheduled
+from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.timers import recall_handle, scheduled
+from tierlog.service.delivery.transactions import half_message
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
+from tierlog.service.rocketmq.grpc.transactions import transaction_id
 from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
-from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError, TopicNotFoundError
+from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError, OverloadedError, TopicNotFoundError
 from tierlog.tiering.format.hashing import java_hash
 
 _KINDS = frozenset(
     (
         enums.MessageType.MESSAGE_TYPE_UNSPECIFIED, enums.MessageType.NORMAL, enums.MessageType.FIFO,
-        enums.MessageType.DELAY, enums.MessageType.PRIORITY,
+        enums.MessageType.DELAY, enums.MessageType.TRANSACTION, enums.MessageType.PRIORITY,
     )
 )  # fmt: skip
 MOST_MESSAGES = 1_024
 #: What became of one message.
 _Outcome = Sequence[Appended] | BaseException
+
+
+def checked_messages(request: Any, call: GrpcCall, settings: Settings, now_ms: int) -> tuple[str, list[SentMessage]]:
+    """Returns topic and messages of a call that sends; raises what is wrong with the first that is wrong."""
+    if not 1 <= len(request.messages) <= MOST_MESSAGES:
+        raise RefusedError(Code.BAD_REQUEST, f"a call has 1 to {MOST_MESSAGES} messages")
+    first = request.messages[0].topic
+    if any(message.topic != first for message in request.messages):
+        raise RefusedError(Code.BAD_REQUEST, "the messages of a call are of one topic")
+    topic = call.topic(first, Scope.PRODUCE)
+    found = []
+    for message in request.messages:
+        kind = message.system_properties.message_type
+        if kind not in _KINDS:
+            raise RefusedError(Code.NOT_IMPLEMENTED, f"messages of type {kind} are not taken")
+        found.append(sent_message(message, topic, now_ms=now_ms, max_body_bytes=settings.hot.max_body_bytes))
+    return topic, found
+
+
+def queue_of_group(message_group: str, queues: int) -> int:
+    """Returns the queue of a message group: that of REST's ``sharding_key``."""
+    return abs(java_hash(message_group)) % queues
 
 
 class _Placed(NamedTuple):
@@ -43,6 +68,7 @@ class _Placed(NamedTuple):
     message_id: str
     sent: Sent
     recall_handle: str
+    is_prepared: bool
 
 
 class Sends:
@@ -67,7 +93,10 @@ class Sends:
 
     async def send_message(self, request: Any, call: GrpcCall) -> Any:
         """Appends messages of one topic, and answers when they are durable."""
-        found = self._checked(request, call)
+        now_ms = self._parts.clock.now_ms()
+        topic, checked = checked_messages(request, call, self._parts.settings, now_ms)
+        self._check_topic(topic)
+        found = [self._placed(one, call.peer_host, now_ms) for one in checked]
         size = sum(len(one.sent.body) + len(one.sent.properties or b"") for one in found)
         store, most = self._parts.store, self._parts.settings.serve.body_memory_bytes
         if self._bytes + size > most:
@@ -77,8 +106,9 @@ class Sends:
             )
         self._bytes += size
         try:
-            if any(one.sent.topic == TIMER_TOPIC for one in found) and store.find_queues(TIMER_TOPIC) is None:
-                await self._parts.lanes.change.run(partial(store.make_topic, TIMER_TOPIC, 1, may_make=True))
+            for waiting in {one.sent.topic for one in found} - {topic}:
+                if store.find_queues(waiting) is None:
+                    await self._parts.lanes.change.run(partial(store.make_topic, waiting, 1, may_make=True))
             outcomes = [await each for each in [self._appended(one.sent) for one in found]]
         finally:
             self._bytes -= size
@@ -94,6 +124,7 @@ class Sends:
                     status=OK,
                     message_id=one.message_id,
                     offset=outcome[0].queue_offset,
+                    transaction_id=transaction_id(outcome[0]) if one.is_prepared else "",
                     recall_handle=one.recall_handle,
                 )
             statuses.append(status)
@@ -107,40 +138,26 @@ class Sends:
         message_id = await self._parts.lanes.change.run(recall)
         return messages.RecallMessageResponse(status=OK, message_id=message_id)
 
-    def _checked(self, request: Any, call: GrpcCall) -> list[_Placed]:
-        if not 1 <= len(request.messages) <= MOST_MESSAGES:
-            raise RefusedError(Code.BAD_REQUEST, f"a call has 1 to {MOST_MESSAGES} messages")
-        first = request.messages[0].topic
-        if any(message.topic != first for message in request.messages):
-            raise RefusedError(Code.BAD_REQUEST, "the messages of a call are of one topic")
-        topic = call.topic(first, Scope.PRODUCE)
-        now_ms = self._parts.clock.now_ms()
-        limit = self._parts.settings.hot.max_body_bytes
-        found = []
-        for message in request.messages:
-            kind = message.system_properties.message_type
-            if kind not in _KINDS:
-                raise RefusedError(Code.NOT_IMPLEMENTED, f"messages of type {kind} are not taken")
-            one = sent_message(message, topic, now_ms=now_ms, max_body_bytes=limit)
-            found.append(self._placed(one, call.peer_host, now_ms))
-        return found
-
     def _placed(self, one: SentMessage, born_host: bytes, now_ms: int) -> _Placed:
-        """Finds the queue of a message, or has it wait for its time in the topic of those that do."""
+        """Finds the queue of a message, or has it wait in the topic of those that do."""
         topic, queue_id, properties, handle = one.topic, self._queue_of(one), one.properties, None
-        if one.has_delay:
-            try:
+        try:
+            if one.is_prepared:
+                topic, queue_id, properties, _ = half_message(topic, queue_id, properties, now_ms)
+            elif one.has_delay:
                 entry = scheduled(topic, queue_id, properties, now_ms)
-            except InvalidRequestError as error:
-                raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
-            if entry is not None:
-                handle = recall_handle(self._parts.store.store_id, entry)
-                topic, queue_id, properties, _ = entry
+                if entry is not None:
+                    handle = recall_handle(self._parts.store.store_id, entry)
+                    topic, queue_id, properties, _ = entry
+        except MessageTooLargeError as error:
+            raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from None
+        except InvalidRequestError as error:
+            raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
         sent = Sent(
             topic=topic, queue_id=queue_id, body=one.body, properties=properties, flag=0, sys_flag=0,
             born_ms=one.born_ms, born_host=born_host,
         )  # fmt: skip
-        return _Placed(one.message_id, sent, handle or "")
+        return _Placed(one.message_id, sent, handle or "", one.is_prepared)
 
     def _appended(self, sent: Sent) -> asyncio.Future[_Outcome]:
         """Has a message appended; the future never has an error, so that nobody has to look at it."""
@@ -151,16 +168,14 @@ class Sends:
             outcome.set_result(error)
         return outcome
 
+    def _check_topic(self, topic: str) -> None:
+        if not self._parts.settings.create_topics and self._parts.store.find_queues(topic) is None:
+            raise TopicNotFoundError(f"there is no topic {topic!r}")
+
     def _queue_of(self, one: SentMessage) -> int:
-        """Messages of a group go to one queue, that of REST's ``sharding_key``; the others take turns."""
-        queues = self._parts.store.find_queues(one.topic)
-        if queues is None:
-            if not self._parts.settings.create_topics:
-                raise TopicNotFoundError(f"there is no topic {one.topic!r}")
-            queues = self._parts.store.queues_of(one.topic)
-        if one.message_group:
-            return abs(java_hash(one.message_group)) % queues
-        return next(self._turn) % queues
+        """Messages without a group take turns."""
+        queues = self._parts.store.queues_of(one.topic)
+        return queue_of_group(one.message_group, queues) if one.message_group else next(self._turn) % queues
 
     def _tell(self, outcome: asyncio.Future[_Outcome], found: _Outcome) -> None:
         """Hands on, from the thread that appends, what became of a message: all of one append in one turn."""

@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import uvloop
@@ -30,6 +31,7 @@ from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.errors import InvalidRequestError
 
 _LOG = logging.getLogger("tierlog")
+T = TypeVar("T")
 #: How often clients that are gone are forgotten, and deliveries prolonged.
 _LOOK_S = 5.0
 #: A client has a stream of Telemetry, and a call for each queue that it waits for.
@@ -44,7 +46,7 @@ _IDLE_MS = 120_000
 _LEAST_PING_MS = 5_000
 
 
-class Answers(Protocol):
+class AnsweredCalls(Protocol):
     """What answers the calls of a server; made, used and stopped on its loop."""
 
     @property
@@ -72,7 +74,7 @@ class GrpcServer:
         self,
         settings: Settings,
         access: SignedAccess,
-        make: Callable[[Waits, tuple[str, int]], Answers],
+        make: Callable[[Waits, tuple[str, int]], AnsweredCalls],
         *,
         address: tuple[str, int] | None = None,
     ) -> None:
@@ -106,6 +108,19 @@ class GrpcServer:
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout_s + 1)
 
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
+        """Does work on the loop for another thread; None if it was not done in time, or the loop has ended."""
+        try:
+            done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            return None
+        try:
+            return done.result(timeout_s)
+        except (TimeoutError, CancelledError):
+            done.cancel()
+            return None
+
     # the loop
 
     def _run(self) -> None:
@@ -121,7 +136,7 @@ class GrpcServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        self._stop, waits = asyncio.Event(), Waits()
+        self._stop, waits = asyncio.Event(), Waits(self._settings.serve.max_long_polls)
         rocketmq = self._settings.rocketmq
         server = grpc.aio.server(
             options=_options(rocketmq),
@@ -143,7 +158,7 @@ class GrpcServer:
             await server.stop(self._timeout_s)
             await answers.stop(self._timeout_s)
 
-    async def _look(self, answers: Answers) -> None:
+    async def _look(self, answers: AnsweredCalls) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import socket
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.rocketmq.grpc_client import CALLS_BY_NAME, Code, GrpcClient, message, resource
+from tests.support.rocketmq.grpc_client import CALLS_BY_NAME, Code, GrpcClient, message, receiving, resource
 from tests.support.rocketmq.grpc_world import GrpcWorld, grpc_world
 from tests.support.service.certificates import Authority
 from tierlog.service.access.tokens import digest
@@ -104,6 +105,21 @@ def test_there_are_no_more_connections_than_allowed(tmp_path: Path) -> None:
             assert further.recv(9) == b""
         for one in held:
             one.close()
+
+
+def test_no_more_calls_wait_than_allowed_and_one_that_vanishes_makes_room(tmp_path: Path) -> None:
+    with grpc_world(tmp_path / "store", {"serve.max_long_polls": 1}) as world, world.client() as client:
+        client.send(message())
+        client.ack(*client.receive()[1])
+        waiting = client.begin("ReceiveMessage", **receiving("g", "orders", 20_000, 32))
+        until = time.monotonic() + 20
+        while client.receive("other", wait_ms=1)[0].code != Code.OK:  # its own message first
+            assert time.monotonic() < until
+        while (status := client.receive("other", wait_ms=300)[0]).code != Code.TOO_MANY_REQUESTS:
+            assert time.monotonic() < until, status
+        waiting.cancel()
+        while client.receive("other", wait_ms=300)[0].code != Code.MESSAGE_NOT_FOUND:
+            assert time.monotonic() < until
 
 
 def test_bytes_of_another_protocol_end_the_connection_and_nothing_else(world: GrpcWorld, client: GrpcClient) -> None:
