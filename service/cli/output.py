@@ -70,7 +70,7 @@ def full_lines(rows: Sequence[Json], look: OutputStyle) -> list[str]:
             value = row[name]
             text = look.time(value) if name.endswith("_ms") else _text(value)
             label = f"{name.removesuffix('_ms') if name.endswith('_ms') else name}:"
-            lines.append(f"{painted(f'{label:<16}', 'head', look)}{painted(text, _style(name, text), look)}")
+            lines.append(f"{painted(f'{label:<15} ', 'head', look)}{painted(text, _style(name, text), look)}")
         lines += ["", *_body_lines(row), ""]
     return lines
 

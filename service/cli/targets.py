@@ -21,10 +21,10 @@ from tierlog.service.wire.documents import (
     answer_json,
     file_json,
     group_json,
-    message_json,
     pull_json,
     report_json,
     topic_json,
+    whole_message_json,
 )
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.progress_bar import Progress
@@ -391,7 +391,7 @@ class LocalReader:
 
     def message(self, message_id: str) -> Json:
         """Returns one message."""
-        return message_json(self._reading.message(message_id))
+        return whole_message_json(self._reading.message(message_id))
 
     def pull(
         self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from tierlog.service.config.group import SettingGroup
@@ -52,6 +54,15 @@ class RocketmqSettings(SettingGroup):
         description=(
             "How often a message is delivered to a group that did not say otherwise, before it goes to the group's "
             "dead-letter topic `%DLQ%group`."
+        ),
+    )
+
+    request_mode: Literal["pull", "pop"] = Field(
+        default="pull",
+        description=(
+            "How consumers of the remoting door get messages that leave it to the broker to share out queues "
+            "(`clientRebalance = false`): `pull` gives each queue to one of them; `pop` gives each message to one of "
+            "them, so that a slow one holds up no others. All other consumers pull."
         ),
     )
 

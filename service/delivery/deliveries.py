@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from tierlog.service.delivery.group_topics import (
@@ -40,11 +40,13 @@ from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ClosedError,
+    ConflictError,
     InFlightError,
     InvalidHandleError,
     InvalidRequestError,
     NotFoundError,
     ReadOnlyError,
+    RequestUnderWayError,
     StoreError,
     TopicNotFoundError,
 )
@@ -445,6 +447,18 @@ class Deliveries:
             self._follow(group, queue)
         return group, queue, fields
 
+    def completed(self, fields: HandleFields) -> HandleFields:
+        """Returns a delivery with its attempt, for protocols whose clients know its place and its end alone.
+
+        Raises :class:`InvalidHandleError` if nothing is delivered there until then.
+        """
+        group, queue, _ = self._found(fields.text)
+        with group.lock:
+            one = queue.deliveries.open.get(fields.offset)
+            if one is None or one.visible_ms != fields.invisible_until_ms or one.attempt == 0:
+                raise InvalidHandleError("the message is done, or was given to somebody else since")
+            return replace(fields, attempt=one.attempt)
+
     def _wake_for(self, queue: _Queue) -> None:
         """Tells who waits, where a message was perhaps held back until now."""
         if queue.deliveries.in_order or queue.deliveries.room < 2:
@@ -473,7 +487,12 @@ class Deliveries:
             self._store.create_topic(topic, 1)
         letter = copy_of(record, topic, properties_of_dead_letter(record, reason), record.reconsume_times + 1)
         key = IdempotencyKey(_PRODUCER, record.physical_offset, group.name)
-        self._store.append(letter, Durability.FLUSHED, key)
+        try:
+            self._store.append(letter, Durability.FLUSHED, key)
+        except RequestUnderWayError:
+            raise
+        except ConflictError:
+            pass  # the log has it since before a kill, with another reason perhaps, or had it until it was erased
 
     # the rest
 
@@ -548,16 +567,17 @@ class Deliveries:
                 for queue in queues
                 if queue.deliveries.committed != queue.position.offset
             }
-            states = [queue.deliveries.state(*queue.place) for queue in queues if queue.deliveries.open]
+            states = [(queue, queue.deliveries.epoch, queue.deliveries.state(*queue.place)) for queue in queues]
         if moves:
             self._store.groups.advance(group.name, moves)
-            with group.lock:
-                for place, (before, offset) in moves.items():
-                    queue = group.queues[place]
-                    if queue.position == before:
-                        queue.position = before._replace(offset=offset)
-                    self._follow(group, queue)
-        return states
+        with group.lock:
+            for place, (before, offset) in moves.items():
+                queue = group.queues[place]
+                if queue.position == before:
+                    queue.position = before._replace(offset=offset)
+                self._follow(group, queue)
+            # of a queue that was set to another place meanwhile, nothing is noted
+            return [state for queue, epoch, state in states if state.opened and queue.deliveries.epoch == epoch]
 
     def close(self) -> None:
         """Writes what is known, so that a store that is opened again delivers nothing that is done. Idempotent."""

@@ -206,9 +206,9 @@ class RecallHandle(NamedTuple):
 
 
 def recall_handle(store_id: str, entry: Scheduled) -> str | None:
-    """Returns the handle that the sender of a delayed message gets; None for one without a unique key."""
+    """Returns the handle that the sender of a delayed message gets; None for one without a unique key of one word."""
     properties = decode_properties(entry.properties)
-    if UNIQ_KEY not in properties:
+    if " " in properties.get(UNIQ_KEY, " "):
         return None
     return RecallHandle(properties[REAL_TOPIC], store_id, entry.due_ms + 1, properties[UNIQ_KEY]).encode()
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 
 from tierlog.service.dump.result import DumpOptions, Json, columns_of, text_of
 from tierlog.tiering.format.body import inflated_body, is_compressed
 from tierlog.tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS, split_keys
-from tierlog.tiering.format.record import TRANSACTION_MASK, Record, SysFlag, body_crc, has_checksum, is_intact
+from tierlog.tiering.format.record import (
+    TRANSACTION_MASK,
+    Record,
+    SysFlag,
+    body_crc,
+    has_checksum,
+    host_text,
+    is_intact,
+)
 
 #: A longer record is taken for damage: RocketMQ's and our limits are far below.
 MAX_RECORD_BYTES = 64 << 20
@@ -45,12 +52,6 @@ def flag_names(sys_flag: int) -> list[str]:
             names.append(table[rest & mask])
             rest &= ~mask
     return [*names, hex(rest & 0xFFFFFFFF)] if rest else names
-
-
-def host_text(host: bytes) -> str:
-    """Writes an address field as ``ip:port``."""
-    ip, port = ipaddress.ip_address(host[:-4]), int.from_bytes(host[-4:], "big", signed=True)
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
 def record_row(position: int, record: Record, raw: bytes, options: DumpOptions, *, is_moved: bool = False) -> Json:

@@ -329,13 +329,15 @@ class ConsumerGroups:
         offset_since: Callable[[str, int, int], int],
         lag: Callable[[str, int, int, Callable[[], bool]], int | None] | None = None,
         flush: Callable[[], object] = lambda: None,
+        forget: Callable[[str, Collection[tuple[str, int]]], object] = lambda name, queues: None,
     ) -> None:
         """``offset_range`` is (least, next) offset of an own queue, or :class:`TopicNotFoundError`.
 
         ``offset_since`` is the offset of an own queue's first message stored at or after a time in ms, or its end.
         ``lag`` counts the messages of an own queue from an offset on; None if that is not known. Its last argument says
         whether the archive may be asked. Unless given, every offset of the range has its message.
-        ``flush`` makes durable what a member may have read.
+        ``flush`` makes durable what a member may have read. ``forget`` takes back what is noted of a group's deliveries
+        in own queues, by topic and number.
         """
         self._store_id = store_id
         #: Queues of other stores; set before the first request by whoever knows the cluster.
@@ -348,6 +350,7 @@ class ConsumerGroups:
         self._offset_since = offset_since
         self._lag = lag or self._plain_lag
         self._flush = flush
+        self._forget = forget
         self._clock = clock
         self._randomness = randomness
         self._lock = threading.Lock()
@@ -430,6 +433,8 @@ class ConsumerGroups:
         self._check_ends(offsets)
         self._claim_new(name)
         self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
+        if reset:  # all from there on is consumed again, what was acknowledged too
+            self._forget(name, [(topic, number) for topic, store_id, number in offsets if store_id == self._store_id])
         # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 

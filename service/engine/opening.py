@@ -176,7 +176,9 @@ def _open_once(
             archive_mover=writers.mover if writers else None, known=known,
         )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot.store, manifest, known)
-        groups = _groups(components, identity=identity, hot=hot.store, fetcher=fetcher, offsets=offsets)
+        groups = _groups(
+            components, identity=identity, hot=hot.store, fetcher=fetcher, offsets=offsets, deliveries=deliveries
+        )
         volume.is_open()
         return StoreParts(
             directory=directory, identity=identity, hot=hot, archive=archive, writers=writers, known=known,
@@ -400,10 +402,17 @@ def _archive_writers(
 
 
 def _groups(
-    components: Components, *, identity: StoreIdentity, hot: HotStore, fetcher: Fetcher, offsets: GroupOffsets
+    components: Components,
+    *,
+    identity: StoreIdentity,
+    hot: HotStore,
+    fetcher: Fetcher,
+    offsets: GroupOffsets,
+    deliveries: DeliveryStates,
 ) -> ConsumerGroups:
     return ConsumerGroups(
         identity.store_id, offsets=offsets, topics=hot.topics, offset_range=fetcher.offsets,
         offset_since=partial(fetcher.offset_by_time, boundary=Boundary.LOWER), clock=components.clock,
         randomness=components.randomness, lag=fetcher.lag, flush=hot.flush_seen,
+        forget=deliveries.forget,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
@@ -24,6 +24,9 @@ from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.randomness import SystemRandomness
+
+if TYPE_CHECKING:
+    from tierlog.service.rocketmq.grpc.door import GrpcDoor
 
 #: Time for what is in work when the doors close.
 _GRACE_S = 2.0
@@ -102,9 +105,12 @@ class Doors:
             placeholder, where = self._sockets.pop("grpc_listen", None), settings.rocketmq.grpc_listen
             if placeholder is not None and where is not None:
                 address = door_address(settings, where)
-                self._opened.append(
-                    _grpc_door(placeholder, store, settings, clock, deliveries, address=address, control=control)
+                grpc_door = _grpc_door_class()(
+                    store, settings, clock, deliveries=deliveries, timers=timers, address=address, control=control
                 )
+                placeholder.close()  # it has kept the port, which gRPC binds itself
+                grpc_door.start()
+                self._opened.append(grpc_door)
                 tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
             yield
         finally:
@@ -131,27 +137,15 @@ class Doors:
             listening.close()
 
 
-def _grpc_door(
-    placeholder: socket.socket,
-    store: Store,
-    settings: Settings,
-    clock: Clock,
-    deliveries: Deliveries,
-    *,
-    address: tuple[str, int],
-    control: AccessControl,
-) -> _Door:
-    """Opens the gRPC door where ``placeholder`` has kept its port, as gRPC binds its own sockets."""
+def _grpc_door_class() -> type[GrpcDoor]:
+    """Returns the gRPC door, whose library is loaded only where it is set."""
     try:
         from tierlog.service.rocketmq.grpc.door import GrpcDoor
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
             f"rocketmq.grpc_listen needs a library: {error}", hint="pip install 'tierlog[grpc]'"
         ) from error
-    door = GrpcDoor(store, settings, clock, deliveries=deliveries, address=address, control=control)
-    placeholder.close()
-    door.start()
-    return door
+    return GrpcDoor
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
+from tierlog.tiering.format.record import host_text
 
 if TYPE_CHECKING:
     from tierlog.index.search.counts import CountQuery
@@ -59,6 +60,17 @@ def message_json(message: StoredMessage) -> Json:
         found["body_base64"] = base64.b64encode(body).decode()
     if is_still_compressed:
         found["body_compressed"] = True
+    return found
+
+
+def whole_message_json(message: StoredMessage) -> Json:
+    """Returns a message that is shown by itself: with what only clients of RocketMQ send, where it was sent."""
+    record = message.record
+    found = message_json(message)
+    if record.reconsume_times:
+        found["reconsume_times"] = record.reconsume_times
+    if any(record.born_host):
+        found["born_host"] = host_text(record.born_host)
     return found
 
 

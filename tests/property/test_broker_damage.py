@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.rocketmq.golden import expected, unpack
 from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hot_stores import records_in
 from tierlog.service.engine.opening import open_parts
 from tierlog.service.engine.parts import Components
 from tierlog.tiering.base.clock import SystemClock
@@ -77,6 +78,8 @@ def test_any_damage(root: Path, chosen: list[tuple[int, int, bytes | None]]) -> 
                 assert 0 <= first <= end
                 answer = parts.fetcher.pull(topic.name, queue_id, first, 1000)
                 assert {message.record.physical_offset for message in answer.messages} <= written
+                with parts.fetcher.pull_records(topic.name, queue_id, first, 1000) as pulled:
+                    assert records_in(pulled.parts) == [message.record for message in answer.messages]
     finally:
         parts.resources.close()
 

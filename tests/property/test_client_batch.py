@@ -58,7 +58,9 @@ def plainly_taken(batch: bytes) -> list[BatchEntry] | None:
         entries = decode_client_batch(batch)
     except InvalidRequestError:
         return None
-    found = [BatchEntry(flag, body, without_store_fields(text)) for flag, body, text in entries]
+    texts = [without_store_fields(entry.properties_text) for entry in entries]
+    texts = [text + b"\x02" if text.endswith(b"\0") else text for text in texts]
+    found = [BatchEntry(flag, body, text) for (flag, body, _), text in zip(entries, texts, strict=True)]
     is_right = entries and all(
         1 <= len(body) <= MAX_BODY_BYTES
         and not (text[-20:-11] == b"__CRC32#\x01" and text.endswith(b"\x02"))

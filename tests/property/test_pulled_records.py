@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -13,13 +13,15 @@ from typing import Protocol
 import pytest
 
 from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hot_stores import records_in
 from tests.support.world import World
 from tierlog.index.search.query import Query
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.hashing import tag_hash
-from tierlog.tiering.format.record import Record, decode_record
+from tierlog.tiering.format.record import Record
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.tags import SCHEDULE_TOPIC
 from tierlog.tiering.read import pull_records
 from tierlog.tiering.read.pull_records import PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
@@ -94,23 +96,12 @@ class MovingWorld(World):
         self.chance.choice(steps)()
 
 
-def decoded(parts: Sequence[memoryview | bytes]) -> list[Record]:
-    """The records that lie in the parts one behind the other."""
-    data = b"".join(parts)
-    found: list[Record] = []
-    at = 0
-    while at < len(data):
-        found.append(decode_record(data, at))
-        at += found[-1].size
-    return found
-
-
 def compare(reader: Reader, topic: str, queue: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
     """Pull both ways from an offset; the answers say the same."""
     hashes = None if tag is None else frozenset((tag_hash(tag), 12345))
     page = reader.pull(topic, queue, offset, limit, tag)
     with reader.pull_records(topic, queue, offset, limit, max_bytes=MANY, tag_hashes=hashes) as pulled:
-        assert decoded(pulled.parts) == [message.record for message in page.messages]
+        assert records_in(pulled.parts) == [message.record for message in page.messages]
         assert (pulled.status, pulled.next_offset) == (page.status, page.next_offset)
         assert (pulled.min_offset, pulled.max_offset) == (page.min_offset, page.max_offset)
         assert (pulled.count, pulled.bytes) == (len(page.messages), sum(map(len, pulled.parts)))
@@ -127,7 +118,7 @@ def read_in_bytes(reader: Reader, topic: str, queue: int, max_bytes: int) -> lis
             if pulled.status in (PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_TOO_LARGE):
                 return found
             assert pulled.next_offset > offset
-            found += decoded(pulled.parts)
+            found += records_in(pulled.parts)
             offset = pulled.next_offset
 
 
@@ -173,7 +164,7 @@ def test_pulls_of_all_kinds_take_turns_in_one_replay_of_the_archive() -> None:
         with world.engine.pull_records("t", 0, got[-1].queue_offset + 1 if got else 0, 7) as pulled:
             offset = pulled.next_offset
             page = world.engine.pull("t", 0, offset, 3)  # the first answer stays as it is
-            got += decoded(pulled.parts) + [message.record for message in page.messages]
+            got += records_in(pulled.parts) + [message.record for message in page.messages]
     assert got == expected
 
 
@@ -212,9 +203,9 @@ def test_the_slices_of_a_pull_stay_while_their_segments_are_removed() -> None:
         removal = threading.Thread(target=world.archive)
         removal.start()
         while world.engine._hot.border == 0 and removal.is_alive():
-            assert decoded(pulled.parts) == expected
+            assert records_in(pulled.parts) == expected
         assert removal.is_alive(), "the segments were not removed below a reader"
-        assert decoded(pulled.parts) == expected
+        assert records_in(pulled.parts) == expected
     removal.join()
     assert not any(segment.base_offset == 0 for segment in world.engine._hot.log.segments())
 
@@ -228,13 +219,26 @@ def test_a_pull_from_the_archive_and_one_that_finds_nothing_pin_no_segment() -> 
         assert (pulled.status, nothing.status) == (PullStatus.FOUND, PullStatus.NO_NEW_MESSAGE)
         world.append_a_run()
         world.archive()  # would wait for whoever pins
-        assert decoded(pulled.parts)
+        assert records_in(pulled.parts)
 
 
 def records_at(reader: Reader, offset: int, tag: str | None) -> list[Record]:
     hashes = None if tag is None else frozenset((tag_hash(tag),))
     with reader.pull_records("t", 0, offset, 1000, max_bytes=MANY, tag_hashes=hashes) as pulled:
-        return decoded(pulled.parts)
+        return records_in(pulled.parts)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_what_waits_for_its_delivery_passes_no_filter_of_tags(is_cold: bool) -> None:
+    """The unit of such a message has a time in the place of its tag's hash."""
+    world = MovingWorld(8)
+    for name, delay in ((b"waits", {"DELAY": "3"}), (b"does not", {})):
+        world.engine.append([Message(SCHEDULE_TOPIC, name, tag="A", properties=delay, queue_id=0)])
+    if is_cold:
+        world.archive()
+    passed = compare(world.engine, SCHEDULE_TOPIC, 0, 0, 10, "A").messages
+    assert [message.record.body for message in passed] == [b"does not"]
+    assert len(compare(world.engine, SCHEDULE_TOPIC, 0, 0, 10).messages) == 2
 
 
 def failure_of(pull: Callable[[], object]) -> str | None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hot_stores import records_in
 from tests.support.world import World
 from tierlog.index.search.query import Query
 from tierlog.tiering.base.errors import CorruptionError
 from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.format.hashing import tag_hash
 from tierlog.tiering.format.queue_unit import UNIT_BYTES, QueueUnit
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
@@ -44,7 +46,11 @@ class DamagedWorld(World):
             file.write(data)
 
     def bodies(self, first: int = 0, tag: str | None = None) -> list[bytes]:
-        return [each.record.body for each in self.engine.pull("orders", 0, first, 1000, tag).messages]
+        found = [each.record.body for each in self.engine.pull("orders", 0, first, 1000, tag).messages]
+        hashes = None if tag is None else frozenset([tag_hash(tag)])
+        with self.engine.pull_records("orders", 0, first, 1000, tag_hashes=hashes) as pulled:
+            assert [each.body for each in records_in(pulled.parts)] == found
+        return found
 
 
 WHOLE = [f"orders {number}".encode() for number in range(COUNT)]

@@ -12,6 +12,7 @@ from tierlog.tiering.base.errors import CorruptionError
 from tierlog.tiering.base.fs import FileSystem, replace_file
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.hot.consumer_groups import GroupOffsets
+from tierlog.tiering.hot.delivery_states import DeliveryStates
 from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.lifecycle.last_head import read_last_head
@@ -19,6 +20,7 @@ from tierlog.tiering.lifecycle.last_head import read_last_head
 PATHS = StorePaths(ROOT)
 READERS: dict[str, Callable[[FileSystem], object]] = {
     "groups.json": lambda fs: GroupOffsets(fs, PATHS, "s", lambda: None),
+    "deliveries.json": lambda fs: DeliveryStates(fs, PATHS, lambda: None),
     "topics.json": lambda fs: TopicRegistry(fs, PATHS, 8),
     "store.json": lambda fs: StoreIdentity.read(fs, PATHS),
     "head.json": lambda fs: read_last_head(fs, PATHS),

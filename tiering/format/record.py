@@ -52,6 +52,7 @@ are off unless switched on.
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 import zlib
 from dataclasses import dataclass, replace
@@ -155,6 +156,12 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
 def encode_host(ip: bytes, port: int) -> bytes:
     """Returns an address field: 4 or 16 bytes of IP and the port."""
     return ip + _I32.pack(port)
+
+
+def host_text(host: bytes) -> str:
+    """Writes an address field as ``ip:port``."""
+    ip, port = ipaddress.ip_address(host[:-4]), int.from_bytes(host[-4:], "big", signed=True)
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
 def body_crc(body: bytes) -> int:

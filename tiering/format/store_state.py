@@ -98,7 +98,7 @@ class QueueDeliveryState(NamedTuple):
         """Returns what a document says."""
         return cls(
             str(topic), int(queue_id), int(committed), int(next_offset),
-            tuple(OpenMessageState(*map(int, each[:5]), *map(str, each[5:6])) for each in opened),
+            tuple(OpenMessageState(*map(int, each[:5]), reason="".join(each[5:6])) for each in opened),
         )  # fmt: skip
 
 

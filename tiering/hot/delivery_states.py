@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +76,15 @@ class DeliveryStates:
             self._flush()  # after a power cut other messages would come at offsets that are noted as done
             self._file.replace(self._fs, self._paths.deliveries_json, groups, self._paths.tmp)
             self._groups = groups
+
+    def forget(self, group: str, queues: Collection[tuple[str, int]]) -> None:
+        """Takes back what is noted of some queues of a group, durably: it is about to be set to other places.
+
+        Killed before it is: what was done above the committed offset comes again.
+        """
+        kept = [queue for queue in self.get(group) if (queue.topic, queue.queue_id) not in queues]
+        if len(kept) < len(self.get(group)):
+            self.save({group: kept})
 
     def close(self) -> None:
         """Waits for a write under way; every change from now on is a :class:`ClosedError`."""

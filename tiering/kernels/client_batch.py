@@ -37,7 +37,9 @@ _SECTOR_BYTES = 512
 
 @called
 def _is_ordinary(text, end, store, store_starts, store_count):
-    """Whether a property text has nothing of the store's, and no run of zeros that could be a lost sector."""
+    """Whether a property text has nothing of the store's, and no zeros that recovery could take for lost bytes."""
+    if end > text and load_u8(end - 1) == 0:
+        return False
     if end - text >= 20 and load_i64(end - 20) == CHECKSUM_NAME and load_u8(end - 12) == 1:
         return False
     if end - text >= _SECTOR_BYTES and find_byte(text, end, 0) < end:

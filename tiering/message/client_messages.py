@@ -171,6 +171,8 @@ class ClientMessages:
         rows: list[_Row] = []
         for place, (flag, body, text) in enumerate(decode_client_batch(batch)):
             text = without_store_fields(text)
+            if text.endswith(b"\0"):  # recovery would take it for the text of a record that was not written in full
+                text += b"\x02"
             try:
                 check_body_bytes(len(body), self._max_body_bytes)
             except InvalidRequestError as error:

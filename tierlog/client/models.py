@@ -91,6 +91,10 @@ class StoredMessage:
     size_bytes: int
     body_compressed: bool = False
     """Whether the body is as it was stored, because it could not be inflated."""
+    reconsume_times: int = 0
+    """How often a RocketMQ client had it back; only of one message by its id."""
+    born_host: str = ""
+    """Address of the RocketMQ client that sent it; only of one message by its id."""
 
     @classmethod
     def of(cls, found: Json) -> StoredMessage:
@@ -112,6 +116,8 @@ class StoredMessage:
             physical_offset=found["physical_offset"],
             size_bytes=found["size_bytes"],
             body_compressed=found.get("body_compressed", False),
+            reconsume_times=found.get("reconsume_times", 0),
+            born_host=found.get("born_host", ""),
         )
 
 

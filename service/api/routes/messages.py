@@ -48,8 +48,8 @@ from tierlog.service.wire.documents import (
     PARQUET,
     Json,
     answer_metadata,
-    message_json,
     pull_metadata,
+    whole_message_json,
 )
 from tierlog.service.wire.paged_query import PagedQuery
 from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError, StoreError
@@ -225,7 +225,7 @@ def message(
     if it lies in an archive that cannot be reached. A client's own id (`UNIQ_KEY`) is a key: query the topic by it.
     """
     caller.check(Scope.READ)
-    shown = engine.shown_message(message_id, message_json, store_id)
+    shown = engine.shown_message(message_id, whole_message_json, store_id)
     if not caller.may(Scope.READ, shown["topic"]):
         raise MessageNotFoundError(f"no message has the id {message_id}")
     return JSONResponse(shown)

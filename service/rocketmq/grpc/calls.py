@@ -15,6 +15,8 @@ from urllib.parse import unquote
 from tierlog.service.access.caller import Caller, Scope
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError
 from tierlog.service.rocketmq.topics import is_system_topic
@@ -34,7 +36,7 @@ _LINGER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class GrpcCall:
     """One call: its caller, the client that it comes from, and the other end of the connection."""
 
     caller: Caller
@@ -101,7 +103,7 @@ def _host_of(peer: str) -> bytes:
     return NO_HOST.tobytes()
 
 
-class Lane:
+class WorkLane:
     """Threads for one kind of work, and how much of it there may be. Used on the loop."""
 
     def __init__(self, name: str, threads: int, most: int, setting: str) -> None:
@@ -129,14 +131,14 @@ class Lane:
             return work()
 
 
-class Lanes:
+class DoorLanes:
     """The lanes of a door. Messages that come out of the archive keep no acknowledgement waiting."""
 
     def __init__(self, settings: ServeSettings) -> None:
         reads, appends = settings.read_threads, settings.append_threads
-        self.read = Lane("read", reads, settings.max_reads, "serve.max_reads")
-        self.deliver = Lane("delivery", reads, settings.max_reads, "serve.max_reads")
-        self.change = Lane("change", appends, settings.max_appends, "serve.max_appends")
+        self.read = WorkLane("read", reads, settings.max_reads, "serve.max_reads")
+        self.deliver = WorkLane("delivery", reads, settings.max_reads, "serve.max_reads")
+        self.change = WorkLane("change", appends, settings.max_appends, "serve.max_appends")
 
 
 class Waits:
@@ -191,9 +193,11 @@ class DoorParts:
     """What all calls of a door work with."""
 
     store: Store
+    deliveries: Deliveries
+    timers: Timers
     settings: Settings
     clock: Clock
-    lanes: Lanes
+    lanes: DoorLanes
     #: ``host`` and ``port`` that clients are told where nothing else was set.
     address: tuple[str, int]
     waits: Waits

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tierlog.service.rocketmq.grpc.calls import Call, DoorParts, group_name
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.messages import set_milliseconds
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
@@ -40,7 +40,7 @@ class Client:
     #: What it sent last, None before that.
     settings: Any = None
     #: The streams on which it is told something.
-    streams: set[Call] = field(default_factory=set)
+    streams: set[GrpcCall] = field(default_factory=set)
 
     @property
     def group(self) -> str:
@@ -54,7 +54,7 @@ class Client:
         return self.settings is not None and bool(self.settings.subscription.fifo)
 
 
-class Clients:
+class GrpcClients:
     """The clients of a door. Used on the loop."""
 
     def __init__(self, parts: DoorParts) -> None:
@@ -91,7 +91,7 @@ class Clients:
 
     # calls
 
-    async def heartbeat(self, request: Any, call: Call) -> Any:
+    async def heartbeat(self, request: Any, call: GrpcCall) -> Any:
         """Keeps a client known."""
         if request.client_type not in _KNOWN_TYPES:
             raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not served")
@@ -100,12 +100,12 @@ class Clients:
         self.heard_of(call.client_id)
         return messages.HeartbeatResponse(status=OK)
 
-    async def notify_client_termination(self, request: Any, call: Call) -> Any:
+    async def notify_client_termination(self, request: Any, call: GrpcCall) -> Any:
         """Forgets a client, which says that it goes."""
         self._by_id.pop(call.client_id, None)
         return messages.NotifyClientTerminationResponse(status=OK)
 
-    async def telemetry(self, requests: AsyncIterator[Any], call: Call) -> None:
+    async def telemetry(self, requests: AsyncIterator[Any], call: GrpcCall) -> None:
         """Answers a client's settings with those that it works by, for as long as its stream is open."""
         client = self.heard_of(call.client_id)
         client.streams.add(call)

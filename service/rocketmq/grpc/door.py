@@ -20,12 +20,16 @@ import grpc
 import uvloop
 
 from tierlog.service.access.control import AccessControl
+from tierlog.service.config.rocketmq import RocketmqSettings
+from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
-from tierlog.service.rocketmq.grpc.calls import DoorParts, Lanes, Waits
+from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
 from tierlog.service.rocketmq.grpc.service import MessagingService
+from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError
 
@@ -37,7 +41,9 @@ _CALLS_OF_CONNECTION = 256
 _MAX_METADATA_BYTES = 16 << 10
 _HANDSHAKE_MS = 20_000
 _KEEP_ALIVE_MS = 60_000
-#: Clients send pings to keep a connection through firewalls; fewer than this many ms apart is too often.
+#: A client has its stream of Telemetry; a connection without any call is nobody's.
+_IDLE_MS = 120_000
+#: GrpcClients send pings to keep a connection through firewalls; fewer than this many ms apart is too often.
 _LEAST_PING_MS = 5_000
 
 
@@ -51,12 +57,13 @@ class GrpcDoor:
         clock: Clock,
         *,
         deliveries: Deliveries,
+        timers: Timers,
         address: tuple[str, int] | None = None,
         control: AccessControl | None = None,
     ) -> None:
         """``address`` is host and port that clients are told; unless given, where it listens."""
         self._store, self._settings, self._clock = store, settings, clock
-        self._deliveries = deliveries
+        self._deliveries, self._timers = deliveries, timers
         self._address = address
         self._access = SignedAccess(control, clock)
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -101,20 +108,22 @@ class GrpcDoor:
         self._stop, waits = asyncio.Event(), Waits()
         rocketmq = self._settings.rocketmq
         server = grpc.aio.server(
-            options=_options(rocketmq.max_frame_bytes),
+            options=_options(rocketmq),
             maximum_concurrent_rpcs=rocketmq.max_connections * 4,
         )
         where = rocketmq.grpc_listen or ""
-        self.port = _listen(server, where, self._settings)
+        self.port = _listen(server, where, self._settings.serve)
         parts = DoorParts(
             self._store,
+            self._deliveries,
+            self._timers,
             self._settings,
             self._clock,
-            Lanes(self._settings.serve),
+            DoorLanes(self._settings.serve),
             self._address or (where.rpartition(":")[0].strip("[]"), self.port),
             waits,
         )
-        service = MessagingService(parts, self._deliveries, self._access)
+        service = MessagingService(parts, self._access)
         server.add_generic_rpc_handlers((service.handlers(),))
         service.sends.start()
         await server.start()
@@ -138,43 +147,46 @@ class GrpcDoor:
                 _LOG.exception("looking after the clients of the gRPC door has failed")
 
 
-def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+def _options(settings: RocketmqSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # of two services started by mistake, the second is told
-        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.max_receive_message_length", settings.max_frame_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.max_concurrent_streams", _CALLS_OF_CONNECTION),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MS),
     ]
 
 
-def _listen(server: Any, where: str, settings: Settings) -> int:
+def _listen(server: Any, where: str, settings: ServeSettings) -> int:
     """Has the server listen, with the service's certificate if it has one, and returns the port."""
-    serve = settings.serve
+    credentials = None if settings.tls_certificate is None else _credentials(settings, Path(settings.tls_certificate))
     try:
-        if serve.tls_certificate is None:
-            return int(server.add_insecure_port(where))
-        return int(
-            server.add_secure_port(where, _credentials(serve.tls_certificate, serve.tls_key, serve.tls_client_ca))
-        )
+        port = server.add_insecure_port(where) if credentials is None else server.add_secure_port(where, credentials)
     except RuntimeError as error:
         raise InvalidRequestError(
             f"cannot listen on {where}", hint="choose another address with rocketmq.grpc_listen"
         ) from error
+    return int(port)
 
 
-def _credentials(certificate: str, key: str | None, client_ca: str | None) -> Any:
-    """The service's certificate, read again for each connection to come once its file has changed."""
-    paths = [Path(certificate), *([] if key is None else [Path(key)])]
-    authorities = None if client_ca is None else Path(client_ca).read_bytes()
+def _credentials(settings: ServeSettings, certificate: Path) -> Any:
+    """The service's certificate, read again for a connection to come once its files have changed.
+
+    Files that do not fit change nothing, and an error is logged once.
+    """
+    paths = [certificate, *([] if settings.tls_key is None else [Path(settings.tls_key)])]
+    authorities = None if settings.tls_client_ca is None else Path(settings.tls_client_ca).read_bytes()
     known = _stamps(paths)
 
     def read() -> Any:
+        ServerTls.of(settings)  # which says in words what is wrong with the files
         return grpc.ssl_server_certificate_configuration(
             [(paths[-1].read_bytes(), paths[0].read_bytes())], root_certificates=authorities
         )
@@ -187,12 +199,12 @@ def _credentials(certificate: str, key: str | None, client_ca: str | None) -> An
                 return None
             known = now
             return read()
-        except OSError as error:
+        except (OSError, InvalidRequestError) as error:
             _LOG.error("the certificate of the gRPC door stays as it was: %s", error)
             return None
 
     return grpc.dynamic_ssl_server_credentials(read(), changed, require_client_authentication=authorities is not None)
 
 
-def _stamps(paths: list[Path]) -> list[tuple[int, int]]:
-    return [(found.st_ino, found.st_mtime_ns) for found in (path.stat() for path in paths)]
+def _stamps(paths: list[Path]) -> list[tuple[int, int, int]]:
+    return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in paths)]

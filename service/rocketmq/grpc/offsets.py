@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.grpc.calls import Call, DoorParts, group_name
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.messages import milliseconds, shown_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
@@ -30,7 +30,7 @@ class Offsets:
     def __init__(self, parts: DoorParts) -> None:
         self._parts = parts
 
-    async def pull_message(self, request: Any, call: Call) -> None:
+    async def pull_message(self, request: Any, call: GrpcCall) -> None:
         """Writes a status, the messages, and the offset to go on at."""
         topic, queue_id = self._queue(request, call)
         group_name(request.group)
@@ -58,7 +58,7 @@ class Offsets:
             await call.write(messages.PullMessageResponse(message=shown_message(one, request.message_queue.topic)))
         await call.write(messages.PullMessageResponse(next_offset=found.next_offset))
 
-    async def update_offset(self, request: Any, call: Call) -> Any:
+    async def update_offset(self, request: Any, call: GrpcCall) -> Any:
         """Commits the next offset that a group reads, durably."""
         topic, queue_id = self._queue(request, call)
         group = group_name(request.group)
@@ -74,7 +74,7 @@ class Offsets:
             raise RefusedError(Code.ILLEGAL_OFFSET, str(error)) from None
         return messages.UpdateOffsetResponse(status=OK)
 
-    async def get_offset(self, request: Any, call: Call) -> Any:
+    async def get_offset(self, request: Any, call: GrpcCall) -> Any:
         """Returns the next offset that a group reads."""
         topic, queue_id = self._queue(request, call)
         group = group_name(request.group)
@@ -86,7 +86,7 @@ class Offsets:
             raise RefusedError(Code.OFFSET_NOT_FOUND, f"group {group!r} has no offset of this queue")
         return messages.GetOffsetResponse(status=OK, offset=found)
 
-    async def query_offset(self, request: Any, call: Call) -> Any:
+    async def query_offset(self, request: Any, call: GrpcCall) -> Any:
         """Returns the first or the next offset of a queue, or that of the first message stored since a time."""
         topic, queue_id = self._queue(request, call)
         if request.query_offset_policy == enums.QueryOffsetPolicy.TIMESTAMP:
@@ -97,7 +97,7 @@ class Offsets:
         is_end = request.query_offset_policy == enums.QueryOffsetPolicy.END
         return messages.QueryOffsetResponse(status=OK, offset=end if is_end else first)
 
-    def _queue(self, request: Any, call: Call) -> tuple[str, int]:
+    def _queue(self, request: Any, call: GrpcCall) -> tuple[str, int]:
         """Returns the topic and the queue that a call names; raises for one that there is not."""
         topic, queue_id = call.topic(request.message_queue.topic, Scope.READ), request.message_queue.id
         queues = self._parts.store.find_queues(topic)

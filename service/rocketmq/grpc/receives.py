@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.deliveries import Deliveries, Delivery
+from tierlog.service.delivery.deliveries import Delivery
 from tierlog.service.delivery.handles import handle_fields
-from tierlog.service.rocketmq.grpc.calls import Call, DoorParts, group_name
-from tierlog.service.rocketmq.grpc.clients import LONG_POLL_MS, Clients
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
+from tierlog.service.rocketmq.grpc.clients import LONG_POLL_MS, GrpcClients
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import milliseconds, set_milliseconds, shown_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
@@ -39,13 +39,13 @@ _PAUSE_S = 0.005
 class Receives:
     """The calls ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
 
-    def __init__(self, parts: DoorParts, deliveries: Deliveries, clients: Clients, renewals: Renewals) -> None:
+    def __init__(self, parts: DoorParts, clients: GrpcClients, renewals: Renewals) -> None:
         self._parts = parts
-        self._deliveries = deliveries
+        self._deliveries = parts.deliveries
         self._clients = clients
         self._renewals = renewals
 
-    async def receive_message(self, request: Any, call: Call) -> None:
+    async def receive_message(self, request: Any, call: GrpcCall) -> None:
         """Writes a status, the messages, and when they were delivered."""
         topic = call.topic(request.message_queue.topic, Scope.READ)
         group = group_name(request.group)
@@ -133,7 +133,7 @@ class Receives:
 
     # what became of them
 
-    async def ack_message(self, request: Any, call: Call) -> Any:
+    async def ack_message(self, request: Any, call: GrpcCall) -> Any:
         """Acknowledges messages, each on its own; the answer of each says whether its handle was good."""
         call.topic(request.topic, Scope.READ)
         group = group_name(request.group)
@@ -160,7 +160,7 @@ class Receives:
             return status_of(error)
         return OK
 
-    async def change_invisible_duration(self, request: Any, call: Call) -> Any:
+    async def change_invisible_duration(self, request: Any, call: GrpcCall) -> Any:
         """Sets anew how long a message stays away; the answer has the handle that is good from now on."""
         call.topic(request.topic, Scope.READ)
         group = group_name(request.group)
@@ -176,7 +176,7 @@ class Receives:
         found = await self._changed(change)
         return messages.ChangeInvisibleDurationResponse(status=OK, receipt_handle=found)
 
-    async def forward_message_to_dead_letter_queue(self, request: Any, call: Call) -> Any:
+    async def forward_message_to_dead_letter_queue(self, request: Any, call: GrpcCall) -> Any:
         """Gives a message up: it goes to the dead letters of the group."""
         call.topic(request.topic, Scope.READ)
         group = group_name(request.group)
@@ -220,7 +220,7 @@ def _invisible_ms(request: Any) -> int:
     return wanted_ms
 
 
-def polling_ms(request: Any, call: Call) -> int:
+def polling_ms(request: Any, call: GrpcCall) -> int:
     """Returns how long a call may wait for messages: as it says, and not beyond its deadline."""
     asked_ms = milliseconds(request.long_polling_timeout) if request.HasField("long_polling_timeout") else LONG_POLL_MS
     left_s = call.time_left()

@@ -11,9 +11,8 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
-from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.rocketmq.grpc.calls import DoorParts
-from tierlog.service.rocketmq.grpc.clients import Clients
+from tierlog.service.rocketmq.grpc.clients import GrpcClients
 from tierlog.tiering.base.errors import StoreError
 
 _LOG = logging.getLogger("tierlog")
@@ -38,9 +37,9 @@ class _Kept:
 class Renewals:
     """The deliveries that a door keeps for its clients. Used on the loop."""
 
-    def __init__(self, parts: DoorParts, deliveries: Deliveries, clients: Clients) -> None:
+    def __init__(self, parts: DoorParts, clients: GrpcClients) -> None:
         self._parts = parts
-        self._deliveries = deliveries
+        self._deliveries = parts.deliveries
         self._clients = clients
         self._by_given: dict[str, _Kept] = {}
 

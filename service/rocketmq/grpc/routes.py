@@ -6,7 +6,7 @@ import ipaddress
 from typing import Any
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.grpc.calls import Call, DoorParts, group_name
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.tiering.base.errors import TopicNotFoundError
@@ -23,7 +23,7 @@ class Routes:
     def __init__(self, parts: DoorParts) -> None:
         self._parts = parts
 
-    async def query_route(self, request: Any, call: Call) -> Any:
+    async def query_route(self, request: Any, call: GrpcCall) -> Any:
         """Returns the queues of a topic. One that does not exist yet has those that its first message makes."""
         scope = Scope.PRODUCE if call.caller.may(Scope.PRODUCE) else Scope.READ
         topic = call.topic(request.topic, scope)
@@ -36,7 +36,7 @@ class Routes:
             )
         return response
 
-    async def query_assignment(self, request: Any, call: Call) -> Any:
+    async def query_assignment(self, request: Any, call: GrpcCall) -> Any:
         """Returns what a push consumer asks for messages: the store as a whole, which knows what is free."""
         topic = call.topic(request.topic, Scope.READ)
         group_name(request.group)
@@ -56,7 +56,7 @@ class Routes:
                 raise RefusedError(Code.TOPIC_NOT_FOUND, str(error)) from None
         return self._parts.store.queues_of(topic)
 
-    def _permission(self, call: Call, topic: str) -> int:
+    def _permission(self, call: GrpcCall, topic: str) -> int:
         may_write, may_read = (call.caller.may(scope, topic) for scope in (Scope.PRODUCE, Scope.READ))
         kinds: Any = enums.Permission
         if may_write and may_read:

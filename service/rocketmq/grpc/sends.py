@@ -13,16 +13,17 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.timers import recall_handle, scheduled
 from tierlog.service.engine.append_results import Appended
-from tierlog.service.rocketmq.grpc.calls import Call, DoorParts
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
-from tierlog.tiering.base.errors import OverloadedError
+from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError
 from tierlog.tiering.format.hashing import java_hash
 
 _KINDS = frozenset(
@@ -36,8 +37,16 @@ MOST_MESSAGES = 1_024
 _Outcome = Sequence[Appended] | BaseException
 
 
+class _Placed(NamedTuple):
+    """A message, and where it goes."""
+
+    message_id: str
+    sent: Sent
+    recall_handle: str
+
+
 class Sends:
-    """The call SendMessage. Used on the loop."""
+    """The calls SendMessage and RecallMessage. Used on the loop."""
 
     def __init__(self, parts: DoorParts) -> None:
         self._parts = parts
@@ -56,10 +65,10 @@ class Sends:
         """Takes no more, and appends what is there as far as there is time."""
         self._shared.stop(timeout_s)
 
-    async def send_message(self, request: Any, call: Call) -> Any:
+    async def send_message(self, request: Any, call: GrpcCall) -> Any:
         """Appends messages of one topic, and answers when they are durable."""
         found = self._checked(request, call)
-        size = sum(len(one.body) + len(one.properties) for one in found)
+        size = sum(len(one.sent.body) + len(one.sent.properties or b"") for one in found)
         most = self._parts.settings.serve.body_memory_bytes
         if self._bytes + size > most:
             raise OverloadedError(
@@ -68,7 +77,7 @@ class Sends:
             )
         self._bytes += size
         try:
-            outcomes = [await each for each in [self._sent(one, call) for one in found]]
+            outcomes = [await each for each in [self._appended(one.sent) for one in found]]
         finally:
             self._bytes -= size
         response = messages.SendMessageResponse()
@@ -79,12 +88,24 @@ class Sends:
                 response.entries.add(status=status)
             else:
                 status = OK
-                response.entries.add(status=OK, message_id=one.message_id, offset=outcome[0].queue_offset)
+                response.entries.add(
+                    status=OK,
+                    message_id=one.message_id,
+                    offset=outcome[0].queue_offset,
+                    recall_handle=one.recall_handle,
+                )
             statuses.append(status)
         response.status.CopyFrom(common_status(statuses))
         return response
 
-    def _checked(self, request: Any, call: Call) -> list[SentMessage]:
+    async def recall_message(self, request: Any, call: GrpcCall) -> Any:
+        """Takes a delayed message back before its time; it is never delivered then."""
+        topic = call.topic(request.topic, Scope.PRODUCE)
+        recall = partial(self._parts.timers.recall, topic, request.recall_handle)
+        message_id = await self._parts.lanes.change.run(recall)
+        return messages.RecallMessageResponse(status=OK, message_id=message_id)
+
+    def _checked(self, request: Any, call: GrpcCall) -> list[_Placed]:
         if not 1 <= len(request.messages) <= MOST_MESSAGES:
             raise RefusedError(Code.BAD_REQUEST, f"a call has 1 to {MOST_MESSAGES} messages")
         first = request.messages[0].topic
@@ -98,16 +119,30 @@ class Sends:
             kind = message.system_properties.message_type
             if kind not in _KINDS:
                 raise RefusedError(Code.NOT_IMPLEMENTED, f"messages of type {kind} are not taken")
-            found.append(sent_message(message, topic, now_ms=now_ms, max_body_bytes=limit))
+            one = sent_message(message, topic, now_ms=now_ms, max_body_bytes=limit)
+            found.append(self._placed(one, call.peer_host, now_ms))
         return found
 
-    def _sent(self, one: SentMessage, call: Call) -> asyncio.Future[_Outcome]:
+    def _placed(self, one: SentMessage, born_host: bytes, now_ms: int) -> _Placed:
+        """Finds the queue of a message, or has it wait for its time in the topic of those that do."""
+        topic, queue_id, properties, handle = one.topic, self._queue_of(one), one.properties, None
+        if one.has_delay:
+            try:
+                entry = scheduled(topic, queue_id, properties, now_ms)
+            except InvalidRequestError as error:
+                raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
+            if entry is not None:
+                handle = recall_handle(self._parts.store.store_id, entry)
+                topic, queue_id, properties, _ = entry
+        sent = Sent(
+            topic=topic, queue_id=queue_id, body=one.body, properties=properties, flag=0, sys_flag=0,
+            born_ms=one.born_ms, born_host=born_host,
+        )  # fmt: skip
+        return _Placed(one.message_id, sent, handle or "")
+
+    def _appended(self, sent: Sent) -> asyncio.Future[_Outcome]:
         """Has a message appended; the future never has an error, so that nobody has to look at it."""
         outcome: asyncio.Future[_Outcome] = self._loop.create_future()
-        sent = Sent(
-            topic=one.topic, queue_id=self._queue_of(one), body=one.body, properties=one.properties, flag=0,
-            sys_flag=0, born_ms=one.born_ms, born_host=call.peer_host,
-        )  # fmt: skip
         try:
             self._shared.add(sent, partial(self._tell, outcome))
         except Exception as error:

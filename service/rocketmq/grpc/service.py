@@ -12,10 +12,9 @@ from typing import Any
 
 import grpc
 
-from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.rocketmq.access import SignedAccess
-from tierlog.service.rocketmq.grpc.calls import Call, DoorParts, client_id_of
-from tierlog.service.rocketmq.grpc.clients import Clients
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, client_id_of
+from tierlog.service.rocketmq.grpc.clients import GrpcClients
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError, status_of
 from tierlog.service.rocketmq.grpc.offsets import Offsets
 from tierlog.service.rocketmq.grpc.protocol import CALLS, SERVICE, CallKind
@@ -27,7 +26,7 @@ from tierlog.tiering.base.errors import StoreError
 
 _LOG = logging.getLogger("tierlog")
 #: Answers a call; what streams writes its answers itself.
-Answering = Callable[[Any, Call], Awaitable[Any]]
+Answering = Callable[[Any, GrpcCall], Awaitable[Any]]
 #: By whether requests and responses stream.
 _HANDLERS = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -39,17 +38,18 @@ _HANDLERS = {
 class MessagingService:
     """All calls of ``apache.rocketmq.v2.MessagingService`` on one store."""
 
-    def __init__(self, parts: DoorParts, deliveries: Deliveries, access: SignedAccess) -> None:
+    def __init__(self, parts: DoorParts, access: SignedAccess) -> None:
         self._access = access
-        self.clients = Clients(parts)
-        self.renewals = Renewals(parts, deliveries, self.clients)
+        self.clients = GrpcClients(parts)
+        self.renewals = Renewals(parts, self.clients)
         self.sends = Sends(parts)
         routes, offsets = Routes(parts), Offsets(parts)
-        receives = Receives(parts, deliveries, self.clients, self.renewals)
+        receives = Receives(parts, self.clients, self.renewals)
         self._answering: dict[str, Answering] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
             "SendMessage": self.sends.send_message,
+            "RecallMessage": self.sends.recall_message,
             "Heartbeat": self.clients.heartbeat,
             "NotifyClientTermination": self.clients.notify_client_termination,
             "Telemetry": self.clients.telemetry,
@@ -90,11 +90,11 @@ class MessagingService:
 
         return answer
 
-    def _call(self, context: Any) -> Call:
+    def _call(self, context: Any) -> GrpcCall:
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
         caller = self._access.of_metadata(metadata)
-        return Call(caller, client_id_of(metadata), context.peer(), context.write, context.time_remaining)
+        return GrpcCall(caller, client_id_of(metadata), context.peer(), context.write, context.time_remaining)
 
 
-async def _not_implemented(request: Any, call: Call) -> Any:
+async def _not_implemented(request: Any, call: GrpcCall) -> Any:
     raise RefusedError(Code.NOT_IMPLEMENTED, "this call is not served")

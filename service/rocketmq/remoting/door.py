@@ -49,6 +49,7 @@ from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connecti
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
 from tierlog.service.rocketmq.remoting.handlers import (
+    assignment,
     broker_tools,
     client_tools,
     group_tools,
@@ -56,6 +57,7 @@ from tierlog.service.rocketmq.remoting.handlers import (
     lookups,
     membership,
     offsets,
+    popping,
     pulling,
     routes,
     sending,
@@ -74,8 +76,8 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
 SUBJECTS = (
-    broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, pulling, routes, sending,
-    topic_tools,
+    assignment, broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, popping, pulling,
+    routes, sending, topic_tools,
 )  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120

@@ -9,9 +9,11 @@ import pytest
 
 from tests.support.processes.shell import served
 from tests.support.stores.engines import tiny_settings
+from tierlog.client import Client
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import DONE, FAILED, NOTHING, WRONG_USE
 from tierlog.service.main import main
+from tierlog.tiering.format.record import encode_host
 from tierlog.tiering.message.batch import Message
 
 _BORN_MS = 1_600_000_000_000
@@ -52,6 +54,36 @@ def test_a_message_is_shown_by_its_id_from_either_tier_in_every_format(
             assert tier in out
             if form == "ndjson":
                 assert json.loads(out)["message_id"] == message_id
+
+
+def test_a_message_of_a_rocketmq_client_shows_where_it_came_from_and_how_often_it_came_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, cold = str(tmp_path / "store"), f"file://{tmp_path}/cold"
+    with Store.open(root, settings=tiny_settings(), cold_url=cold, store_id="a") as engine:
+        sent = engine.client_messages()
+        for times, host in ((3, encode_host(bytes((10, 1, 2, 3)), 54321)), (0, bytes(8))):
+            sent.add("t", 0, b"x", b"KEYS\x01k\x02", born_ms=_BORN_MS, born_host=host, reconsume_times=times)
+        ids = [one.message_id for one in engine.append(sent)]
+        engine.archive(everything=True)
+    wanted = {"reconsume_times": 3, "born_host": "10.1.2.3:54321"}
+    with served("--root", root) as url:
+        for target in (["--url", url], ["--cold", cold]):
+            for form in ("json", "ndjson", "table", "csv"):
+                capsys.readouterr()
+                assert main(["message", ids[0], "--format", form, *target]) == DONE
+                out = capsys.readouterr().out
+                if form == "ndjson":
+                    assert json.loads(out).items() >= wanted.items()
+                if form == "table":
+                    shown = [line.split() for line in out.splitlines()]
+                    assert ["reconsume_times:", "3"] in shown
+                    assert ["born_host:", "10.1.2.3:54321"] in shown
+            assert main(["message", ids[1], "--format", "ndjson", *target]) == DONE
+            assert not wanted.keys() & json.loads(capsys.readouterr().out).keys()
+        with Client(url) as client:
+            found = [client.message(one) for one in ids]
+        assert [(one.reconsume_times, one.born_host) for one in found] == [(3, "10.1.2.3:54321"), (0, "")]
 
 
 def test_a_service_and_an_archive_alone_show_the_same_message(given: Given, capsys: pytest.CaptureFixture[str]) -> None:

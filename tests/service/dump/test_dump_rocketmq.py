@@ -14,14 +14,14 @@ from tests.support.rocketmq.golden import STORES, expected, unpack
 from tests.support.stores.dumps import BROKER_JSON, column, dumped
 from tierlog.index.format.layout import ROCKETMQ
 from tierlog.index.local.chained_file import ChainedIndexFile
-from tierlog.service.dump.records import flag_names, host_text
+from tierlog.service.dump.records import flag_names
 from tierlog.service.dump.result import Json
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.format.hashing import key_hash
 from tierlog.tiering.format.properties import OWN_FIELDS, split_keys
 from tierlog.tiering.format.queue_unit import PREFILL, UNIT_BYTES, QueueUnit
-from tierlog.tiering.format.record import encode_host
+from tierlog.tiering.format.record import encode_host, host_text
 
 #: Java's hash of its key is -2^31, which RocketMQ does not store as we do.
 LEAST_HASH = "TopicTest#tbaekxa"

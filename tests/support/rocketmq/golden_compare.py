@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.rocketmq.golden import expected, unpack
+from tests.support.stores.hot_stores import records_in
 from tierlog.index.search.query import Query
 from tierlog.index.search.searcher import search
 from tierlog.index.search.store_search import TieredStoreSearch
@@ -29,6 +30,7 @@ from tierlog.tiering.format.record import BLANK, Record, decode_record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, offset_by_time, shown_queue
 from tierlog.tiering.kernels.scan import ScanStop, TopicTable, scan
+from tierlog.tiering.message.tags import TagFilter
 
 #: RocketMQ's limits of one answer from memory.
 _MOST_MESSAGES = 32
@@ -209,6 +211,12 @@ class _Opened:
                 break
             taken.append(message.record)
         offsets = [each.physical_offset for each in taken]
+        passing = TagFilter.parse(asked["tags"])
+        with self._fetcher.pull_records(
+            asked["topic"], asked["queueId"], asked["offset"], limit, max_bytes=_MOST_BYTES,
+            tag_hashes=None if passing is None else passing.hashes,
+        ) as pulled:  # fmt: skip
+            assert [each for each in records_in(pulled.parts) if each.queue_offset < file_end] == taken
         return answer.status, next_offset, answer.min_offset, answer.max_offset, offsets
 
     def offset_by_time(self) -> None:

@@ -89,6 +89,7 @@ def remoting_world(
     *,
     clock: Clock | None = None,
     store_id: str = "broker-a",
+    store_clock: Clock | None = None,
     audit: AuditLog | None = None,
     **opened: Any,
 ) -> Iterator[RemotingWorld]:
@@ -100,7 +101,7 @@ def remoting_world(
     clock = clock or SystemClock()
     doors = Doors(made, listen)
     try:
-        with Store.open(root, settings=doors.settings, store_id=store_id, **opened) as store:
+        with Store.open(root, settings=doors.settings, store_id=store_id, clock=store_clock, **opened) as store:
             store.start()
             control = AccessControl(doors.settings.access, clock)
             with doors.of(store, doors.settings, control, audit=audit, clock=clock, tell=lambda line: None):

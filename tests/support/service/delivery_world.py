@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,20 @@ class DeliveryWorld(World):
         """Open, as after a kill."""
         self.open()
         self.deliveries = Deliveries(self.engine, self.clock, self.randomness)
+
+    def restart(self) -> None:
+        """Stop cleanly and open."""
+        self.close()
+        self.start()
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait, 10 s at most, for what another thread does."""
+        waited = threading.Event()
+        for _ in range(1_000):
+            if holds():
+                return
+            waited.wait(0.01)
+        raise AssertionError("it did not come")
 
     def close(self) -> None:
         self.deliveries.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.stores.engines import tiny_settings
 from tests.support.world import World
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.copies import messages_from
 from tierlog.service.delivery.timers import Scheduled, Timers, recall_handle, scheduled
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -70,11 +71,7 @@ class DelayWorld(World):
         found: list[StoredMessage] = []
         if any(one.name == topic for one in self.engine.topics()):
             for queue_id in range(self.engine.queues_of(topic)):
-                at, end = 0, 1
-                while at < end:
-                    pulled = self.engine.pull(topic, queue_id, at, 1000)
-                    found += pulled.messages
-                    at, end = max(pulled.next_offset, at + 1), pulled.max_offset
+                found += messages_from(self.engine, topic, queue_id, 0)
         return found
 
     def bodies(self, topic: str = TOPIC) -> list[str]:

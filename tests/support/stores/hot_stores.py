@@ -14,7 +14,7 @@ from tierlog.tiering.base.fs import ByteArray, FileSystem
 from tierlog.tiering.base.options import HotOptions
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.types import Durability
-from tierlog.tiering.format.record import Record, RecordVersion, encode_host
+from tierlog.tiering.format.record import Record, RecordVersion, decode_record, encode_host
 from tierlog.tiering.hot.batch_writer import AppendResult
 from tierlog.tiering.hot.dispatch import LogRange
 from tierlog.tiering.hot.snapshot_queue import shown_queue
@@ -36,6 +36,17 @@ def record(**changes: object) -> Record:
         "properties_text": b"",
     }  # fmt: skip
     return Record(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def records_in(parts: Sequence[memoryview | bytes]) -> list[Record]:
+    """The records that lie one behind the other in some parts."""
+    data = b"".join(parts)
+    found: list[Record] = []
+    at = 0
+    while at < len(data):
+        found.append(decode_record(data, at))
+        at += found[-1].size
+    return found
 
 
 def array(data: bytes) -> ByteArray:

@@ -28,6 +28,7 @@ from tierlog.tiering.base.paths import ColdKeys, StorePaths
 from tierlog.tiering.base.randomness import SeededRandomness
 from tierlog.tiering.cold.manifest.store import ManifestStore, Ownership
 from tierlog.tiering.hot.consumer_groups import GroupOffsets
+from tierlog.tiering.hot.delivery_states import DeliveryStates
 from tierlog.tiering.lifecycle.archiver import Archiver
 from tierlog.tiering.lifecycle.state_writer import StateWriter
 from tierlog.tiering.message.batch import Message
@@ -205,8 +206,9 @@ def test_archiver_goes_in_order_only() -> None:
     owner = Ownership("v", "o", ("o",))
     head = manifest.claim(owner, log_begin=0, log_end=hot.log.end)
     groups = GroupOffsets(world.fs, StorePaths(ROOT), "s", lambda: None)
+    deliveries = DeliveryStates(world.fs, StorePaths(ROOT), lambda: None)
     state = StateWriter(
-        hot, groups, volume_id="v", manifest=manifest, clock=world.clock, randomness=SeededRandomness(7)
+        hot, groups, deliveries, volume_id="v", manifest=manifest, clock=world.clock, randomness=SeededRandomness(7)
     )
     archiver = Archiver(hot, manifest, SeededRandomness(6), state)
     waiting = archiver.waiting(head)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.support.stores.hot_stores import NOW_MS
+from tests.support.stores.hot_stores import NOW_MS, array
 from tests.support.world import World
+from tests.tiering.format.test_record import A1, A2, A3, A4, A5, A7, BORN_V4, BORN_V6, STORE_V4, STORE_V6, P
 from tierlog.index.search.query import Query
 from tierlog.service.engine.appends import IdempotencyKey
 from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError
 from tierlog.tiering.base.types import Durability
 from tierlog.tiering.checks.invariants import check_store
 from tierlog.tiering.format.client_batch import BatchEntry, decode_client_batch, encode_client_batch
-from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES, SysFlag, encode_host
-from tierlog.tiering.message.batch import ANY_QUEUE, Message
+from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES, SysFlag
+from tierlog.tiering.message.batch import ANY_QUEUE, Message, MessageBatch, encode_batch
 from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 
-HOST = encode_host(bytes([10, 1, 2, 3]), 54321)
-HOST_V6 = encode_host(bytes.fromhex("20010db8000000000000000000000001"), 54321)
-TEXT = b"KEYS\x01k1 k2\x02UNIQ_KEY\x017F0000010000000000000000000A0001\x02TAGS\x01TagA\x02"
+HOST, HOST_V6, TEXT = BORN_V4, BORN_V6, P
 #: formats.md A.7, as a client sends it.
 TWO = bytes.fromhex(
     "000000230000000000000000000000010000000548656c6c6f00084b455953016b31020000001c00"
@@ -56,6 +56,56 @@ def refused(
     assert len(messages) == 0
     assert len(messages.to_batch(now_ms=0, max_body_bytes=100)) == 0
     return caught.value
+
+
+def encoded(batch: MessageBatch, *, host: bytes, checksum: bool, **place: int) -> bytes:
+    """What the log gets of a batch in queue 3, all with the same queue offset."""
+    sizes = batch.record_sizes(8 + len(host), checksum=checksum)
+    out = np.zeros(int(sizes.sum()), np.uint8)
+    encode_batch(
+        batch, 0, len(batch), sizes, out, physical=place["physical"], store_ms=place["store_ms"],
+        store_host=array(host), queue_id=batch.queue_id, queue_offset=np.full(len(batch), place["queue_offset"]),
+        checksum=checksum,
+    )  # fmt: skip
+    return out.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("vector", "text", "checksum", "is_v6", "place"),
+    [
+        (A1, P, False, False, (0, 0, 123)),
+        (A2, P, False, True, (1, 168, 456)),
+        (A3, P, True, False, (7, 4096, 789)),
+        (A4, b"", True, False, (0, 0, 789)),
+        (A5, b"TAGS\x01TagA", True, False, (0, 0, 789)),
+    ],
+    ids=["A.1", "A.2", "A.3", "A.4", "A.5"],
+)
+def test_the_record_is_the_one_that_rocketmq_makes_of_the_message(
+    vector: str, text: bytes, checksum: bool, is_v6: bool, place: tuple[int, int, int]
+) -> None:
+    queue_offset, physical, after_ms = place
+    host, where = STORE_V6 if is_v6 else STORE_V4, {"physical": physical, "store_ms": NOW_MS + after_ms}
+    single, batched = ClientMessages(100), ClientMessages(100)
+    add(single, topic="TopicTest", queue_id=3, properties=text, born_host=HOST_V6 if is_v6 else HOST)
+    batch = encode_client_batch([BatchEntry(0, b"Hello", text)])
+    add_batch(batched, batch, topic="TopicTest", queue_id=3, born_host=HOST_V6 if is_v6 else HOST)
+    lone = single.lone()
+    assert lone is not None
+    alone = lone.encode(store_host=host, queue_id=3, queue_offset=queue_offset, checksum=checksum, **where)
+    assert alone.hex() == "".join(vector.split())
+    for messages in (single, batched):
+        made = messages.to_batch(now_ms=0, max_body_bytes=100)
+        assert encoded(made, host=host, checksum=checksum, queue_offset=queue_offset, **where) == alone
+
+
+def test_the_records_of_a_batch_are_those_that_rocketmq_makes_of_it() -> None:
+    messages = ClientMessages(100)
+    add_batch(messages, topic="TopicTest", queue_id=3)
+    made = messages.to_batch(now_ms=0, max_body_bytes=100)
+    found = bytearray(encoded(made, host=STORE_V4, checksum=False, queue_offset=0, physical=0, store_ms=NOW_MS + 123))
+    found[113 + 28 : 113 + 36] = bytes(8)  # the second one's place in the log, which the vector does not have yet
+    assert found.hex() == "".join(A7.split())
 
 
 @pytest.mark.parametrize("born_host", [HOST, HOST_V6])
@@ -185,6 +235,23 @@ def test_bytes_that_are_no_text_stay_as_they_are() -> None:
         found = pulled(world, "orders")
         assert [each.record.properties_text for each in found] == [text, text]
         assert found[1].record.body == b"buffer"
+
+
+def test_a_text_that_ends_in_zeros_is_not_taken_for_a_torn_record_after_a_kill() -> None:
+    world = World()
+    engine = world.open()
+    zeros = b"n\x01v" + bytes(300)
+    # wherever a sector of the disk begins in the text, and at the end of the log
+    sent = [BatchEntry(0, b"x" * (1 + number % 97), zeros) for number in range(300)]
+    messages = engine.client_messages()
+    add_batch(messages, encode_client_batch(sent))
+    add(messages, properties=zeros)
+    places = engine.append(messages)
+    world.cut_power()
+    engine = world.open()
+    assert engine.offsets("orders", 0)[1] == len(places) == 301
+    assert {each.record.properties_text for each in pulled(world, "orders")} == {zeros + b"\x02"}
+    engine.close()
 
 
 def test_marks_of_the_store_go_behind_the_text_of_the_client() -> None:

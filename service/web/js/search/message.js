@@ -24,6 +24,8 @@ import { bodyBytes, hexDump, isJson, plainText, prettyJson } from "./body.js";
  * @property {string} [body]
  * @property {string} [body_base64]
  * @property {boolean} [body_compressed]
+ * @property {number} [reconsume_times]
+ * @property {string} [born_host]
  */
 
 /**
@@ -107,6 +109,8 @@ function facts(message, searchKey) {
     ["Tag", [message.tag || "none"]],
     ["Stored", [moment(message.store_ms)]],
     ["Born", [moment(message.born_ms)]],
+    ...(message.born_host ? [["Sent from", [message.born_host]]] : []),
+    ...(message.reconsume_times ? [["Consumed again", [count(message.reconsume_times)]]] : []),
     ["Tier", [message.tier === "hot" ? "hot, on this service's disk" : "cold, in the archive"]],
     ["Queue and offset", [`${message.queue_id} : ${count(message.queue_offset)}`]],
     ["Message id", [message.message_id]],

@@ -1,0 +1,88 @@
+"""Which queues a consumer reads that leaves it to the broker, and whether it pulls or pops.
+
+One setting says which of the two, for all groups. Who pulls gets queues of its own, by the rules that clients have
+themselves. Who pops asks for all queues at once, and shares them message by message; the group's topic of messages to
+deliver again is not given to it, as those come with what it pops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tierlog.service.delivery.group_topics import RETRY_PREFIX
+from tierlog.service.engine.groups import allocate
+from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
+from tierlog.service.rocketmq.remoting.codes import RequestCode
+from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
+from tierlog.service.rocketmq.remoting.handlers.topic_tools import queues_of
+from tierlog.service.rocketmq.remoting.java_json import MessageQueue
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.message.batch import ANY_QUEUE
+
+_PULL, _POP = "PULL", "POP"
+_BROADCASTING = "BROADCASTING"
+
+
+def _on_average(queues: int, clients: Sequence[str], client: str) -> list[int]:
+    found = allocate({"": {"": queues}}, {one: {""} for one in clients})
+    return [queue_id for _, _, queue_id in found[client]]
+
+
+def _in_turn(queues: int, clients: Sequence[str], client: str) -> list[int]:
+    return list(range(sorted(clients).index(client), queues, len(clients)))
+
+
+#: By the name that a client has for it: the queues of one of several clients.
+_STRATEGIES: Mapping[str, Callable[[int, Sequence[str], str], list[int]]] = {
+    "AVG": _on_average,
+    "AVG_BY_CIRCLE": _in_turn,
+}
+
+
+@handles(RequestCode.QUERY_ASSIGNMENT, lane=CallLane.LOOP)
+def query_assignment(call: RemotingCall) -> RemotingAnswer:
+    """Answers with a client's queues of a topic."""
+    asked = _texts(call, "topic", "consumerGroup", "clientId")
+    topic, broker = asked["topic"], call.broker
+    check_may_read(call, topic)
+    queues = queues_of(broker, topic)
+    document = call.document()
+    pops = broker.settings.rocketmq.request_mode == "pop" and document.get("messageModel") != _BROADCASTING
+    clients = [one.client_id for one in broker.clients.consumers(asked["consumerGroup"])]
+    found: Sequence[int]
+    if pops:
+        found = [] if topic.startswith(RETRY_PREFIX) else [ANY_QUEUE]
+    elif document.get("messageModel") == _BROADCASTING:
+        found = range(queues)
+    elif asked["clientId"] not in clients:
+        found = []  # its heartbeat comes
+    else:
+        strategy = _STRATEGIES.get(str(document.get("strategyName", "AVG")))
+        if strategy is None:
+            raise InvalidRequestError(f"no strategy {str(document.get('strategyName'))[:100]!r}")
+        found = strategy(queues, clients, asked["clientId"])
+    mode = _POP if pops else _PULL
+    assignments = [
+        {"messageQueue": MessageQueue(broker.name, queue_id, topic).to_json(), "mode": mode} for queue_id in found
+    ]
+    return RemotingAnswer.of_json({"messageQueueAssignments": assignments})
+
+
+@handles(RequestCode.SET_MESSAGE_REQUEST_MODE, lane=CallLane.LOOP)
+def set_request_mode(call: RemotingCall) -> RemotingAnswer:
+    """Agrees to the mode that all groups have, and refuses another."""
+    check_may_read(call, _texts(call, "topic", "consumerGroup")["topic"])
+    wanted, own = str(call.document().get("mode", _PULL)).lower(), call.broker.settings.rocketmq.request_mode
+    if wanted != own:
+        raise InvalidRequestError(
+            f"the mode {wanted[:100]} for one group", hint="rocketmq.request_mode is the one for all of them"
+        )
+    return RemotingAnswer()
+
+
+def _texts(call: RemotingCall, *names: str) -> dict[str, str]:
+    document: Any = call.document()
+    if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in names):
+        raise InvalidRequestError(f"the body must have {', '.join(names)}")
+    return {name: document[name] for name in names}
