@@ -5,13 +5,13 @@ properties, as RocketMQ's brokers write it (:func:`scheduled`). :class:`Timers` 
 to ``rmq_sys_tierlog_timers`` and of the copies that it announces (:mod:`~service.delivery.copies`). The note says what
 is done once they are there::
 
-    {"format": 1, "at": 17, "from": 40, "done": [[52, 1700000000000, 51]], "except": [44], "copies": [45, 46],
-     "rolled": false}
+    {"format": 1, "at": 17, "from": 40, "done": [[52, 1700000000000, 51]], "except": [44],
+     "latest": 1700000000000, "copies": [45, 46], "rolled": false}
 
 Offsets are those of the timer topic. ``[end, time, offset]`` of ``done``: of the messages below ``end``, those due
 before ``time``, and those due then up to ``offset``, are done. So is everything below ``from``, and nothing in
-``except``, which could not be read. ``at`` is the note's own offset: what says another one was appended again, by a
-salvage, and is none.
+``except``, which could not be read. ``latest`` is the latest time at which anything that is done was due. ``at`` is the
+note's own offset: what says another one was appended again, by a salvage, and is none.
 
 State and messages are in one log, so any prefix of it that survives, on a volume or in its archive, says truly what has
 fired in it: there is no file to keep, to restore or to take over. *Killed in the append*: the note is there without
@@ -53,6 +53,7 @@ from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ClosedError,
+    ConflictError,
     InvalidRequestError,
     MessageTooLargeError,
     TopicNotFoundError,
@@ -144,6 +145,8 @@ def scheduled(
     else:
         asked = _asked_ms(found, now_ms)
         if asked is None or asked <= now_ms:
+            if asked is not None and RECALLED in found:
+                raise InvalidRequestError("a message cannot be called back once it is due")
             return None
         due_ms = asked
     if due_ms - now_ms > max_delay_ms:
@@ -327,6 +330,8 @@ class DoneTimers:
     """Those that end further on come later."""
     excepted: frozenset[int] = frozenset()
     """The ones among all these that are not done."""
+    latest_ms: int = -_FAR
+    """The latest time at which one that is done was due."""
 
     def has(self, due_ms: int, offset: int) -> bool:
         """Whether a message is done."""
@@ -339,11 +344,19 @@ class DoneTimers:
         """The first message that may not be done."""
         return min(self.below, *self.excepted) if self.excepted else self.below
 
-    def extended(self, below: int, step: _Step, excepted: Iterable[int]) -> DoneTimers:
-        """Returns the same with one more step, without those that it makes superfluous."""
-        below = max(below, self.below)
-        kept = [old for old in self.steps if old.end > step.end or old[1:] > step[1:]]
-        return DoneTimers(below, tuple(one for one in (*kept, step) if one.end > below), frozenset(excepted))
+    def extended(
+        self, below: int, end: int, next_due: tuple[int, int] | None, *, excepted: Iterable[int], latest_ms: int
+    ) -> DoneTimers:
+        """Returns what is done if of all messages below ``end`` the first that is not is ``next_due``.
+
+        That is (due_ms, offset). No step goes beyond ``latest_ms``, so that few are kept.
+        """
+        below, latest_ms = max(below, self.below), max(latest_ms, self.latest_ms)
+        latest = latest_ms, _FAR
+        last = latest if next_due is None or next_due > latest else (next_due[0], next_due[1] - 1)
+        kept = [old for old in self.steps if old.end > end or old[1:] > last]
+        steps = tuple(one for one in (*kept, _Step(end, *last)) if one.end > below)
+        return DoneTimers(below, steps, frozenset(excepted), latest_ms)
 
 
 class TimerNote(NamedTuple):
@@ -357,7 +370,8 @@ class TimerNote(NamedTuple):
     def encode(self) -> bytes:
         document = {
             "format": 1, "at": self.at, "from": self.done.below, "done": self.done.steps,
-            "except": sorted(self.done.excepted), "copies": self.copies, "rolled": self.is_rolled,
+            "except": sorted(self.done.excepted), "latest": self.done.latest_ms, "copies": self.copies,
+            "rolled": self.is_rolled,
         }  # fmt: skip
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -368,7 +382,8 @@ class TimerNote(NamedTuple):
         if document["format"] != 1:
             raise ValueError(f"format {document['format']!r}")
         steps = tuple(_Step(int(end), int(due_ms), int(offset)) for end, due_ms, offset in document["done"])
-        done = DoneTimers(int(document["from"]), steps, frozenset(map(int, document["except"])))
+        excepted, latest_ms = frozenset(map(int, document["except"])), int(document["latest"])
+        done = DoneTimers(int(document["from"]), steps, excepted, latest_ms)
         return cls(int(document["at"]), done, list(map(int, document["copies"])), bool(document["rolled"]))
 
 
@@ -393,16 +408,14 @@ class Timers:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._pending = PendingTimers()
-        #: Calls back that were loaded: when they count, and the unique key of whom.
-        self._recalls: dict[int, tuple[int, str]] = {}
+        #: Calls back that were loaded: when they count, and the topic and unique key of whom.
+        self._recalls: dict[int, tuple[int, tuple[str, str]]] = {}
         #: What could not be read: when it is due, and its size.
         self._waiting: dict[int, tuple[int, int]] = {}
         self._again_s = 0.0
         self._unread_to = -1
         self._done: DoneTimers | None = None
         self._loaded = 0
-        self._latest_ms = -_FAR
-        """The latest time at which something that is done was due."""
         #: Messages that fired since the start, and those that named no topic to fire to.
         self.fired = self.undeliverable = 0
         backoff = Backoff(clock, randomness, first_s=0.1, most_s=_AGAIN_S)
@@ -485,7 +498,8 @@ class Timers:
             return None
         due_ms, offset = int(match[1]), record.queue_offset
         if _RECALL_MARK in record.properties_text and RECALLED in record.properties:
-            self._recalls[offset] = due_ms, record.properties[RECALLED]
+            properties = record.properties
+            self._recalls[offset] = due_ms, (properties.get(REAL_TOPIC, ""), properties[RECALLED])
         elif not self._done.has(due_ms, offset):
             if offset not in self._done.excepted:
                 return due_ms, offset, record.size
@@ -506,7 +520,6 @@ class Timers:
             if note.at == record.queue_offset:
                 done = replace(note.done, excepted=note.done.excepted | self._missing(note, record.store_ms))
                 break
-        self._latest_ms = max((step.due_ms for step in done.steps), default=-_FAR)
         self._done, self._loaded = done, done.begin
 
     def _missing(self, note: TimerNote, store_ms: int) -> set[int]:
@@ -548,13 +561,18 @@ class Timers:
         due_ms = dict(zip(offsets, timers.due_ms.tolist(), strict=True))
         recalled = self._recalled(set(due_ms.values()))
         now_ms = self._clock.now_ms()
-        copies = [
-            copy
-            for offset in offsets
-            if offset in reading.found
-            and (copy := self._fired(reading.found[offset].record, recalled.get(due_ms[offset], ()), now_ms))
-        ]
-        with self._taken(timers, reading.unread):
+        copies, waiting = [], set(reading.unread)
+        for offset in offsets:
+            if offset in reading.found:
+                try:
+                    copy = self._fired(reading.found[offset].record, recalled.get(due_ms[offset], ()), now_ms)
+                except ConflictError as error:  # no room for its topic
+                    self._again_s = self._clock.monotonic_s() + _AGAIN_S
+                    _LOG.warning("message %d of %s waits: %s", offset, TIMER_TOPIC, error)
+                    waiting.add(offset)
+                else:
+                    copies += [] if copy is None else [copy]
+        with self._taken(timers, waiting):
             if copies:
                 self._append(copies, is_rolled=False)
         self.fired += len(copies)
@@ -576,27 +594,26 @@ class Timers:
     def _taken(self, timers: _Run, unread: Collection[int]) -> Iterator[None]:
         """Counts messages as done, or as waiting if they are ``unread``; as before if what is done with them fails."""
         assert self._done is not None
-        before = self._pending.copy(), dict(self._waiting), self._done, self._latest_ms
+        before = self._pending.copy(), dict(self._waiting), self._done
         for due_ms, offset, size in timers.rows():
             self._waiting.pop(offset, None)
             if offset in unread:
                 self._waiting[offset] = due_ms, size
-            self._latest_ms = max(self._latest_ms, due_ms)
         self._pending.remove(timers.offset.tolist())
-        first = self._pending.first()
-        latest = self._latest_ms, _FAR
-        last_done = latest if first is None or first > latest else (first[0], first[1] - 1)
         below = min(self._pending.least_offset(), *self._recalls, self._loaded)
-        self._done = self._done.extended(below, _Step(self._loaded, *last_done), self._waiting)
+        self._done = self._done.extended(
+            below, self._loaded, self._pending.first(),
+            excepted=self._waiting, latest_ms=int(timers.due_ms.max(initial=-_FAR)),
+        )  # fmt: skip
         try:
             yield
         except BaseException:
-            self._pending, self._waiting, self._done, self._latest_ms = before
+            self._pending, self._waiting, self._done = before
             raise
 
-    def _recalled(self, due_ms: set[int]) -> dict[int, set[str]]:
-        """Returns the unique keys of those that are called back, by the time at which they are due."""
-        keys: dict[int, set[str]] = {}
+    def _recalled(self, due_ms: set[int]) -> dict[int, set[tuple[str, str]]]:
+        """Returns the topics and unique keys of those that are called back, by the time at which they are due."""
+        keys: dict[int, set[tuple[str, str]]] = {}
         for recall_ms, key in self._recalls.values():
             if recall_ms in due_ms:
                 keys.setdefault(recall_ms, set()).add(key)
@@ -610,7 +627,7 @@ class Timers:
         for offset in [offset for offset, (due_ms, _) in self._recalls.items() if due_ms < open_ms]:
             del self._recalls[offset]
 
-    def _fired(self, record: Record, recalled: Collection[str], now_ms: int) -> _Copy | None:
+    def _fired(self, record: Record, recalled: Collection[tuple[str, str]], now_ms: int) -> _Copy | None:
         """Returns the copy of a message; None if there is to be none."""
         properties = record.properties
         target = real_target(self._store, properties, record.queue_offset)
@@ -620,14 +637,14 @@ class Timers:
             return None
         topic = target[0]
         key = properties.get(UNIQ_KEY)
-        if key is not None and (key in recalled or f"{topic}+{key}" in recalled):
+        if key is not None and ((topic, key) in recalled or (topic, f"{topic}+{key}") in recalled):
             return None
         if self._store.hides(replace(record, topic=topic)):
             return None
         text = fired_text(record.properties_text, store_ms=record.store_ms, now_ms=now_ms)
         try:
             add_copy(CopiedMessages(), record, target, text)
-            self._store.create_topic(topic, self._store.queues_of(topic))
+            self._store.make_topic(topic, self._store.queues_of(topic), may_make=True)
         except InvalidRequestError as error:
             self.undeliverable += 1
             _LOG.warning("message %d of %s cannot go to its topic: %s", record.queue_offset, TIMER_TOPIC, error)
@@ -636,7 +653,7 @@ class Timers:
 
     def _append(self, copies: Sequence[_Copy], *, is_rolled: bool) -> None:
         assert self._done is not None
-        self._store.create_topic(NOTE_TOPIC, 1)
+        self._store.make_topic(NOTE_TOPIC, 1, may_make=True)
         _, at = self._store.offsets(NOTE_TOPIC, 0)
         note = TimerNote(at, self._done, [copy.original.queue_offset for copy in copies], is_rolled)
         batch = CopiedMessages()
@@ -660,8 +677,9 @@ class Timers:
         due_ms = found.after_ms - 1
         with self._lock:
             self._read_notes()
+            assert self._done is not None
             now_ms = self._clock.now_ms()
-            if due_ms <= max(now_ms, self._latest_ms):
+            if due_ms <= max(now_ms, self._done.latest_ms):
                 raise InvalidRequestError("recall failed, timestamp invalid", hint="the message has been delivered")
             properties = {
                 TAGS: _RECALL_TAG, RECALLED: found.unique_key, UNIQ_KEY: found.unique_key,
@@ -669,8 +687,9 @@ class Timers:
             }  # fmt: skip
             batch = CopiedMessages()
             batch.add(TIMER_TOPIC, 0, b"0", encode_properties(properties), born_ms=now_ms, born_host=NO_HOST)
+            self._store.make_topic(TIMER_TOPIC, 1, may_make=True)
             (appended,) = self._store.append(batch)
-            self._recalls[appended.queue_offset] = due_ms, found.unique_key
+            self._recalls[appended.queue_offset] = due_ms, (topic, found.unique_key)
         return found.unique_key
 
 

@@ -59,6 +59,7 @@ from tierlog.service.rocketmq.remoting.handlers import (
     offsets,
     popping,
     pulling,
+    recalling,
     routes,
     sending,
     topic_tools,
@@ -77,7 +78,7 @@ _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
 SUBJECTS = (
     assignment, broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, popping, pulling,
-    routes, sending, topic_tools,
+    recalling, routes, sending, topic_tools,
 )  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
