@@ -65,8 +65,23 @@ class RocketmqSettings(SettingGroup):
             "them, so that a slow one holds up no others. All other consumers pull."
         ),
     )
+    fifo_groups: str = Field(
+        default="",
+        description=(
+            "Consumer groups of the gRPC door that get the messages of a message group in their order, each when the "
+            "one before is done: names or shell patterns, separated by blanks."
+        ),
+    )
 
-    @field_validator("listen", "grpc_listen")
+    consume_at: str | None = Field(
+        default=None,
+        description=(
+            "Of a gateway: `host:port` of the store's own gRPC door, which consumers are sent to; unset = the gateway "
+            "takes messages only."
+        ),
+    )
+
+    @field_validator("listen", "grpc_listen", "consume_at")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
         if value is not None:

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from tierlog.service.delivery.copies import CopiedMessages
 from tierlog.service.delivery.group_topics import (
     back_off_ms,
-    copy_of,
     dead_letter_topic,
     origin_topic,
     properties_of_dead_letter,
@@ -40,18 +40,16 @@ from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ClosedError,
-    ConflictError,
     InFlightError,
     InvalidHandleError,
     InvalidRequestError,
     NotFoundError,
     ReadOnlyError,
-    RequestUnderWayError,
     StoreError,
     TopicNotFoundError,
 )
 from tierlog.tiering.base.randomness import Randomness
-from tierlog.tiering.base.types import Durability, PullStatus
+from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.properties import SHARDING_KEY
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.format.store_state import QueueDeliveryState
@@ -272,7 +270,7 @@ class Deliveries:
     ) -> list[Delivery] | None:  # fmt: skip
         """Gives messages again, as far as they are still there; None if none was due."""
         with group.changed():
-            mark = _mark(asked.topic) if queue.place[0] == retry_topic(group.name) else 0
+            mark = _asker(group.name, queue.place, asked.topic)
             given = queue.deliveries.take_due(
                 asked.now_ms, asked.until_ms, limit, topic=mark, in_order=asked.in_order
             )  # fmt: skip
@@ -324,7 +322,7 @@ class Deliveries:
     def _new(self, group: _Group, queue: _Queue, asked: _Asked, limit: int) -> list[Delivery] | None:
         """Gives messages that nobody had; None if there are none, or none that may be given."""
         is_retry = queue.place[0] == retry_topic(group.name)
-        mark = _mark(asked.topic) if is_retry else 0
+        mark = _asker(group.name, queue.place, asked.topic)
         with queue.reading:
             for _ in range(_MOST_LOOKS):
                 with group.changed():
@@ -483,16 +481,14 @@ class Deliveries:
 
     def _append_dead_letter(self, group: _Group, record: Record, reason: str) -> None:
         topic = dead_letter_topic(group.name)
-        if not self._exists(topic):
-            self._store.create_topic(topic, 1)
-        letter = copy_of(record, topic, properties_of_dead_letter(record, reason), record.reconsume_times + 1)
-        key = IdempotencyKey(_PRODUCER, record.physical_offset, group.name)
-        try:
-            self._store.append(letter, Durability.FLUSHED, key)
-        except RequestUnderWayError:
-            raise
-        except ConflictError:
-            pass  # the log has it since before a kill, with another reason perhaps, or had it until it was erased
+        self._store.make_topic(topic, 1, may_make=True)
+        letter = CopiedMessages()
+        letter.add(
+            topic, 0, record.body, properties_of_dead_letter(record, reason), flag=record.flag,
+            sys_flag=record.sys_flag, born_ms=record.born_ms, born_host=record.born_host,
+            reconsume_times=record.reconsume_times + 1,
+        )  # fmt: skip
+        self._store.append_unless_known(letter, topic, IdempotencyKey(_PRODUCER, record.physical_offset, group.name))
 
     # the rest
 
@@ -503,7 +499,6 @@ class Deliveries:
 
         New messages are noticed at once, deliveries whose time is over at the next flush of the log.
         """
-        retries = retry_topic(group)
 
         def has_something(place: _Place) -> bool:
             known = self._known(group)
@@ -514,7 +509,7 @@ class Deliveries:
                 if queue is None or queue.position != self._position(known, place):
                     return True  # nobody has looked there
                 state = queue.deliveries
-                if state.is_due(self._clock.now_ms(), _mark(topic) if place[0] == retries else 0):
+                if state.is_due(self._clock.now_ms(), _asker(group, place, topic)):
                     return True
                 has_room = state.room > 0 and known.open_count() < MOST_OPEN_OF_GROUP
                 return has_room and self._store.next_offset(*place) > state.next
@@ -672,6 +667,16 @@ def _check_invisible(invisible_ms: int, *, least: int) -> None:
 def _mark(text: str) -> int:
     """Returns the number that stands for a text; never 0."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big") or 1
+
+
+def _asker(group: str, place: _Place, topic: str) -> int | None:
+    """Returns the number of the topic whose consumers ask for messages of a queue; 0 where all are for them.
+
+    None, for all topics, to those who ask for the group's retries themselves.
+    """
+    if place[0] != retry_topic(group):
+        return 0
+    return None if topic == place[0] else _mark(topic)
 
 
 def _found_of(record: Record, *, is_retry: bool) -> Found:

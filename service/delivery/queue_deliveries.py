@@ -100,7 +100,7 @@ class QueueDeliveries:
 
     # what may be given again
 
-    def is_due(self, now_ms: int, topic: int = 0) -> bool:
+    def is_due(self, now_ms: int, topic: int | None = 0) -> bool:
         """Whether an open message may be given now."""
         return next(self._due(now_ms, topic, self.in_order), None) is not None
 
@@ -109,9 +109,12 @@ class QueueDeliveries:
         return min((one.visible_ms for one in self._open.values() if one.visible_ms), default=None)
 
     def take_due(
-        self, now_ms: int, until_ms: int, limit: int, *, topic: int = 0, in_order: bool = False
+        self, now_ms: int, until_ms: int, limit: int, *, topic: int | None = 0, in_order: bool = False
     ) -> list[Given]:
-        """Gives messages whose time is over, the oldest first, and those that need not be held back any more."""
+        """Gives messages whose time is over, the oldest first, and those that need not be held back any more.
+
+        ``topic`` stands for the topic whose consumers ask; None gives those of all topics.
+        """
         self.in_order = in_order
         if now_ms < self._due_ms:
             return []
@@ -127,12 +130,12 @@ class QueueDeliveries:
             self._due_ms = min((one.visible_ms for one in self._open.values()), default=_NEVER)
         return taken
 
-    def _due(self, now_ms: int, topic: int, in_order: bool) -> Iterator[int]:
+    def _due(self, now_ms: int, topic: int | None, in_order: bool) -> Iterator[int]:
         lines: set[int] = set()
         for at, one in self._open.items():
             is_first = not in_order or one.line == 0 or one.line not in lines
             lines.add(one.line)
-            if is_first and one.visible_ms <= now_ms and one.topic == topic:
+            if is_first and one.visible_ms <= now_ms and topic in (None, one.topic):
                 yield at
 
     def give_again(self, offset: int, until_ms: int) -> None:
@@ -156,7 +159,7 @@ class QueueDeliveries:
         until_ms: int,
         *,
         limit: int,
-        topic: int = 0,
+        topic: int | None = 0,
         in_order: bool = False,
     ) -> list[Given]:
         """Looks at the messages, by rising offsets, that were read from ``next`` up to ``next_offset``.
@@ -167,7 +170,7 @@ class QueueDeliveries:
         taken: list[Given] = []
         lines = {one.line for one in self._open.values()} if in_order else set()
         for offset, line, meant_for, attempts in found:
-            is_held = meant_for != topic or (in_order and line != 0 and line in lines)
+            is_held = topic not in (None, meant_for) or (in_order and line != 0 and line in lines)
             if self.room <= 0 or (len(taken) == limit and not is_held):
                 next_offset = offset
                 break

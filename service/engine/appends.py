@@ -218,6 +218,21 @@ class Appends:
             assert not isinstance(messages, _COLLECTED), "a key is for messages that can be sent again"
             return self._append_once(messages, durability, key)
 
+    def append_unless_known(self, message: ClientMessages, topic: str, key: IdempotencyKey) -> bool:
+        """Appends one message to its topic, durably, unless the log has one with its number; whether it was appended.
+
+        The number is trusted: what is in the log is not compared. Raises :class:`RequestUnderWayError` while it is
+        being appended already.
+        """
+        assert len(message) == 1
+        window = self._hot.producers
+        with window.claim(topic, key.origin, key.first, key.first + 1):
+            for run in window.known(topic, key.origin, key.first, key.first + 1):
+                self._make_as_durable(run, Durability.FLUSHED)
+                return False
+            self._append(message, Durability.FLUSHED, ProducerSequences(topic, key.origin, np.array([key.first])))
+            return True
+
     def _append_one(self, message: Message, durability: Durability) -> AppendedColumns:
         if durability is Durability.FLUSHED:
             return self._shared.append(message)
@@ -274,7 +289,8 @@ class Appends:
         now_ms = self._clock.now_ms()
         if isinstance(messages, ClientMessages):
             most = self._settings.hot.max_body_bytes
-            return messages.lone() or messages.to_batch(now_ms=now_ms, max_body_bytes=most)
+            lone = messages.lone() if may_be_lone else None
+            return lone or messages.to_batch(now_ms=now_ms, max_body_bytes=most)
         if not isinstance(messages, PendingMessages):
             return MessageBatch.of(messages, now_ms=now_ms, max_body_bytes=self._settings.hot.max_body_bytes)
         is_lone = may_be_lone and len(messages) == 1

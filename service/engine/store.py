@@ -46,6 +46,7 @@ from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.message.batch import MAX_QUEUES
+from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import QueueSpan
@@ -175,6 +176,12 @@ class Store:
             found = self._appends.append(messages, durability, key)
         self.counted.acknowledged(durability, len(found), self._clock.monotonic_s() - begun_s)
         return found
+
+    def append_unless_known(self, message: ClientMessages, topic: str, key: IdempotencyKey) -> bool:
+        """Appends one message to its topic unless the log has one with that number; see the method of
+        :class:`Appends`."""
+        self._check_writable()
+        return self._appends.append_unless_known(message, topic, key)
 
     def create_topic(self, name: str, queues: int) -> None:
         """Creates a topic, or adds queues to an existing one; fewer queues are refused."""

@@ -137,15 +137,41 @@ class Doors:
             listening.close()
 
 
+@contextlib.contextmanager
+def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[str]:
+    """Serves producers of gRPC while inside, with the store's service at ``url`` behind; where it listens."""
+    where = settings.rocketmq.grpc_listen
+    if where is None:
+        raise InvalidRequestError("a gateway takes gRPC", hint="say where, by rocketmq.grpc_listen")
+    host, _, _ = where.rpartition(":")
+    control.check_listener(
+        host.strip("[]"), hint="`tierlog token --secret` makes an entry for access.tokens_file (docs/access.md)"
+    )
+    with _needs_grpc():
+        from tierlog.service.rocketmq.grpc.gateway import Gateway
+    opened = Gateway(url, settings, SystemClock(), control=control)
+    opened.start()
+    try:
+        yield f"{host}:{opened.port}"
+    finally:
+        opened.stop(_GRACE_S)
+
+
 def _grpc_door_class() -> type[GrpcDoor]:
     """Returns the gRPC door, whose library is loaded only where it is set."""
-    try:
+    with _needs_grpc():
         from tierlog.service.rocketmq.grpc.door import GrpcDoor
+    return GrpcDoor
+
+
+@contextlib.contextmanager
+def _needs_grpc() -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
             f"rocketmq.grpc_listen needs a library: {error}", hint="pip install 'tierlog[grpc]'"
         ) from error
-    return GrpcDoor
 
 
 def _text(address: tuple[str, int]) -> str:

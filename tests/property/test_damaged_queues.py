@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hot_stores import records_in
 from tests.support.world import World
 from tierlog.index.search.query import Query
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import Boundary, Order, TimeAxis
+from tierlog.tiering.format.hashing import tag_hash
 from tierlog.tiering.format.queue_unit import UNIT_BYTES
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -161,6 +163,21 @@ def pull_all(world: QueuesWorld, engine: Store, failures: Failures) -> None:
             assert batch.messages.column("queue_offset").to_pylist() == [each.record.queue_offset for each in wanted]
             assert set(batch.messages.column("topic").to_pylist()) <= {topic}
             at = batch.next_offset
+        for tag in (None, "a"):
+            at = 0
+            while at < len(sent):
+                hashes = None if tag is None else frozenset([tag_hash(tag)])
+                try:
+                    with engine.pull_records(topic, queue_id, at, 7, tag_hashes=hashes) as pulled:
+                        records = records_in(pulled.parts)
+                except StoreError as error:
+                    failures.note(error)
+                    at += 1
+                    continue
+                assert at < pulled.next_offset <= len(sent)
+                wanted = [each for each in sent[at : pulled.next_offset] if tag is None or each.tag == tag]
+                assert records == [each.record for each in wanted]
+                at = pulled.next_offset
 
 
 def query_all(world: QueuesWorld, engine: Store, failures: Failures, chance: random.Random) -> None:

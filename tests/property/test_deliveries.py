@@ -272,6 +272,6 @@ class ResetMachine(RuleBasedStateMachine):
 
 
 TestDeliveries = DeliveryMachine.TestCase
-TestDeliveries.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestDeliveries.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 TestResets = ResetMachine.TestCase
-TestResets.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestResets.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)

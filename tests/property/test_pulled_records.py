@@ -269,3 +269,23 @@ def test_a_damaged_record_in_the_log_ends_the_answer_before_it_and_then_fails_al
         if failure is not None or compare(world.engine, "t", 0, at, 1000, tag).status is PullStatus.NO_NEW_MESSAGE:
             return
         at = world.engine.pull("t", 0, at, 1000, tag).next_offset
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_object_of_the_archive_fails_alike(seed: int) -> None:
+    world = MovingWorld(seed)
+    for _ in range(3):
+        world.append_a_run()
+    world.archive()
+    held = [key for key in world.objects._objects if "/log/" in key]
+    data, info = world.objects._objects[key := world.chance.choice(held)]
+    damaged = bytearray(data)
+    damaged[world.chance.randrange(len(data))] ^= 1 << seed % 8
+    world.objects._objects[key] = bytes(damaged), info
+    end = world.engine.offsets("t", 0)[1]
+    for at in range(0, end, 5):
+        failure = failure_of(partial(world.cold().pull, "t", 0, at, 20))
+        assert failure_of(partial(records_at, world.cold(), at, None)) == failure
+        if failure is None:
+            compare(world.cold(), "t", 0, at, 20)
+    world.engine.close()

@@ -81,6 +81,13 @@ class OpenMessageState(NamedTuple):
     """What the consumer said that gave it back last."""
 
 
+def _open_message(
+    offset: int, attempt: int, visible_ms: int, line: int = 0, topic: int = 0, reason: str = ""
+) -> OpenMessageState:
+    """Returns what a document says of one message."""
+    return OpenMessageState(int(offset), int(attempt), int(visible_ms), int(line), int(topic), str(reason))
+
+
 class QueueDeliveryState(NamedTuple):
     """What a group has of a queue above the offset that it has committed; what is not open there is done."""
 
@@ -98,7 +105,7 @@ class QueueDeliveryState(NamedTuple):
         """Returns what a document says."""
         return cls(
             str(topic), int(queue_id), int(committed), int(next_offset),
-            tuple(OpenMessageState(*map(int, each[:5]), reason="".join(each[5:6])) for each in opened),
+            tuple(_open_message(*each) for each in opened),
         )  # fmt: skip
 
 

@@ -87,12 +87,11 @@ class ClientMessages:
         born_host: bytes,
         reconsume_times: int = 0,
         prepared_offset: int = 0,
-        marks: bytes = b"",
     ) -> int:
         """Keeps a message that came alone, and returns its place in the list.
 
-        ``born_host`` is 4 or 16 bytes of IP, and the port as int32. ``marks`` is property text of the store's own,
-        which goes behind the client's. Body and properties may be any buffers; what is not ``bytes`` is copied.
+        ``born_host`` is 4 or 16 bytes of IP, and the port as int32. A body that is another buffer than ``bytes`` is
+        copied.
         """
         if not ANY_QUEUE <= queue_id < self._topics.get(topic, ANY_QUEUE):
             self._check_target(topic, queue_id)
@@ -104,9 +103,6 @@ class ClientMessages:
         text = text_as_stored(properties)
         if len(text) >= len(LOST_SECTOR) or _LOOKS_LIKE_CHECKSUM in text:
             _check_text(text, 0)
-        if marks:
-            text += marks
-            check_property_bytes(len(text), 0)
         self._rows.append((topic, queue_id, born_ms, body if type(body) is bytes else bytes(body), text, fields))
         self._count += 1
         return self._count - 1

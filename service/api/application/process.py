@@ -34,7 +34,7 @@ from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED
 from tierlog.service.observing.logs import configure_logs
 from tierlog.service.observing.tracing import tracer_of
-from tierlog.service.rocketmq.doors import Doors, refuse_doors
+from tierlog.service.rocketmq.doors import Doors, gateway, refuse_doors
 from tierlog.service.server.connections import Connections, kept_descriptors, share_descriptors
 from tierlog.service.server.http_server import HttpServer, http_config
 from tierlog.service.server.tls import ServerTls
@@ -162,6 +162,30 @@ def serve_querier(
             engine.close()
 
     _serve(settings, run, forwards=True)
+
+
+def serve_gateway(
+    settings: Settings,
+    url: str,
+    *,
+    ready: Callable[[str], None] = lambda where: print(f"tierlog: gateway at {where}", file=sys.stderr, flush=True),
+) -> None:
+    """Takes what RocketMQ's gRPC clients send, for the store whose service is at ``url``, until SIGTERM or SIGINT.
+
+    In the main thread only. Raises :class:`InvalidRequestError` if the address cannot be listened on.
+    """
+    configure_logs(settings.log)
+    stopping = threading.Event()
+    control = AccessControl(settings.access, SystemClock())
+    before = {number: signal.signal(number, lambda *_: _last_resort(stopping)) for number in _SIGNALS}
+    try:
+        with gateway(url, settings, control) as where:
+            sys.setswitchinterval(_SWITCH_S)
+            ready(where)
+            stopping.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

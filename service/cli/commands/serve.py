@@ -1,4 +1,4 @@
-"""``tierlog serve``: the service of one store, or a querier over many, until Ctrl-C or SIGTERM."""
+"""``tierlog serve``: the service of one store, a querier over many, or a gateway, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ EXAMPLES = (
         "a new volume from the bucket alone",
         "tierlog serve --root ./new --cold s3://bucket/prefix --restore",
     ),
+    (
+        "sends of RocketMQ's gRPC clients on a core of their own",
+        "tierlog serve --role gateway --stores http://127.0.0.1:8080 --config gateway.toml",
+    ),
 )
 
 #: With more arenas, more free memory is kept: a service with dozens of threads grew by a third in ten minutes.
@@ -31,13 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds which store, and where to listen."""
     group = parser.add_argument_group("where")
     group.add_argument(
-        "--role", choices=("node", "querier"), default="node",
-        help="node: serve the store at --root; querier: answer queries over many stores, without one of its own",
+        "--role", choices=("node", "querier", "gateway"), default="node",
+        help=(
+            "node: serve the store at --root; querier: answer queries over many stores, without one of its own; "
+            "gateway: take what RocketMQ's gRPC clients send, for the service that --stores names"
+        ),
     )  # fmt: skip
     group.add_argument("--root", metavar="DIR", help="of a node: the store, made if it is not there")
     group.add_argument(
         "--stores", nargs="+", metavar="URL",
-        help="of a querier: services (http://…) and archives (s3://…, file://…); else those of the cluster of --cold",
+        help=(
+            "of a querier: services (http://…) and archives (s3://…, file://…); else those of the cluster of --cold; "
+            "of a gateway: one service"
+        ),
     )  # fmt: skip
     group.add_argument("--cold", metavar="URL", help="its archive (remembered): file:///dir or s3://bucket/prefix")
     group.add_argument(
@@ -62,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     gc.disable()  # imports make no garbage, and collecting takes a tenth of the start
     try:
-        from tierlog.service.api.application.process import serve, serve_querier
+        from tierlog.service.api.application.process import serve, serve_gateway, serve_querier
         from tierlog.service.cli.arguments import overrides
         from tierlog.service.cli.errors import say
         from tierlog.service.cli.kernel_compilation import compile_at_first_start
@@ -87,6 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
     )
     for name in unknown_variables():
         say(f"{name} is in the environment, and nothing reads it")
+    # a gateway
+    if arguments.role == "gateway":
+        _refuse_store(arguments)
+        sources = settings.cluster.sources
+        if arguments.cold is not None or len(sources) != 1 or not sources[0].startswith(("http://", "https://")):
+            raise InvalidRequestError("a gateway is for one service", hint="give --stores http://HOST:PORT")
+        serve_gateway(settings, sources[0])
+        return DONE
     # a querier over many stores
     if arguments.role == "querier":
         _refuse_store(arguments)
@@ -112,13 +130,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_store(arguments: argparse.Namespace) -> None:
-    """Refuses flags about a store: a querier keeps nothing, so whoever names a directory means something else."""
+    """Refuses flags about a store: other roles keep nothing, so whoever names a directory means something else."""
     from tierlog.tiering.base.errors import InvalidRequestError
 
     for flag, value in (("--root", arguments.root), ("--store-id", arguments.store_id)):
         if value is not None:
             raise InvalidRequestError(
-                f"a querier has no store, and {flag} names one", hint=f"leave {flag} out, or --role querier"
+                f"a {arguments.role} has no store, and {flag} names one",
+                hint=f"leave {flag} out, or --role {arguments.role}",
             )
     if arguments.restore:
-        raise InvalidRequestError("a querier restores nothing", hint="leave --restore out")
+        raise InvalidRequestError(f"a {arguments.role} restores nothing", hint="leave --restore out")

@@ -8,6 +8,7 @@ import functools
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -71,6 +72,11 @@ def group_name(resource: Any) -> str:
         return validate_group(full_name(resource))
     except InvalidRequestError as error:
         raise RefusedError(Code.ILLEGAL_CONSUMER_GROUP, str(error)) from None
+
+
+def is_fifo(settings: Settings, group: str) -> bool:
+    """Whether messages of one message group come to a consumer group in order, the next when the last is done."""
+    return any(fnmatchcase(group, pattern) for pattern in settings.rocketmq.fifo_groups.split())
 
 
 def full_name(resource: Any) -> str:

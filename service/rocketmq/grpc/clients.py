@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
+from tierlog.service.config.settings import Settings
+from tierlog.service.rocketmq.grpc.calls import GrpcCall, group_name, is_fifo
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.messages import set_milliseconds
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
+from tierlog.tiering.base.clock import Clock
 
 #: Silence after which a client is gone. Clients send a heartbeat every 10 s.
 CLIENT_MS = 60_000
@@ -42,24 +44,13 @@ class Client:
     #: The streams on which it is told something.
     streams: set[GrpcCall] = field(default_factory=set)
 
-    @property
-    def group(self) -> str:
-        """The group whose messages it consumes, empty for a producer."""
-        found = self.settings is not None and self.settings.WhichOneof("pub_sub") == "subscription"
-        return str(self.settings.subscription.group.name) if found else ""
-
-    @property
-    def is_fifo(self) -> bool:
-        """Whether messages of one group come to it in their order, the next only when the last is done."""
-        return self.settings is not None and bool(self.settings.subscription.fifo)
-
 
 class GrpcClients:
     """The clients of a door. Used on the loop."""
 
-    def __init__(self, parts: DoorParts) -> None:
-        self._parts = parts
-        self._most = parts.settings.rocketmq.max_connections
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._most = settings.rocketmq.max_connections
         self._by_id: dict[str, Client] = {}
 
     def is_there(self, client_id: str) -> bool:
@@ -78,7 +69,7 @@ class GrpcClients:
                     f"{len(self._by_id)} clients are there already; rocketmq.max_connections is the limit",
                 )
             client = self._by_id[client_id] = Client(0.0)
-        client.seen_s = self._parts.clock.monotonic_s()
+        client.seen_s = self._clock.monotonic_s()
         return client
 
     def expire(self) -> None:
@@ -87,7 +78,7 @@ class GrpcClients:
             del self._by_id[client_id]
 
     def _age_ms(self, client: Client) -> float:
-        return 1000 * (self._parts.clock.monotonic_s() - client.seen_s)
+        return 1000 * (self._clock.monotonic_s() - client.seen_s)
 
     # calls
 
@@ -111,7 +102,7 @@ class GrpcClients:
         client.streams.add(call)
         try:
             async for command in requests:
-                client.seen_s = self._parts.clock.monotonic_s()
+                client.seen_s = self._clock.monotonic_s()
                 if command.WhichOneof("command") == "settings":  # the others answer what was not asked
                     settings = self.merged(command.settings)
                     client.settings = settings
@@ -144,7 +135,7 @@ class GrpcClients:
         return found
 
     def _merge_publishing(self, found: Any) -> None:
-        found.publishing.max_body_size = self._parts.settings.hot.max_body_bytes
+        found.publishing.max_body_size = self._settings.hot.max_body_bytes
         found.publishing.validate_message_type = True
         policy = found.backoff_policy
         policy.max_attempts = PRODUCER_ATTEMPTS
@@ -153,12 +144,12 @@ class GrpcClients:
         policy.exponential_backoff.multiplier = _BACKOFF_FACTOR
 
     def _merge_subscription(self, found: Any) -> None:
-        group_name(found.subscription.group)
+        group = group_name(found.subscription.group)
         subscription, policy = found.subscription, found.backoff_policy
-        subscription.fifo = False
+        subscription.fifo = is_fifo(self._settings, group)
         subscription.receive_batch_size = RECEIVE_BATCH
         set_milliseconds(subscription.long_polling_timeout, LONG_POLL_MS)
-        policy.max_attempts = self._parts.settings.rocketmq.max_attempts
+        policy.max_attempts = self._settings.rocketmq.max_attempts
         policy.customized_backoff.Clear()
         for delay_ms in CONSUMER_BACKOFF_MS:
             set_milliseconds(policy.customized_backoff.next.add(), delay_ms)

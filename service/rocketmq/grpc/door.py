@@ -1,50 +1,25 @@
-"""The gRPC door: one thread with an event loop for all calls, and threads for what waits.
-
-gRPC's own threads speak HTTP/2, and bound what a stranger may send: the length of a message and of metadata, the calls
-at once of a connection and of all together, the time for a handshake, connections on which nothing happens.
-
-The stop: nothing new is taken, calls that wait for messages are answered that there are none, and those in work have
-as much time as there is; streams of Telemetry are broken off, as they would never end.
-"""
+"""The gRPC door of a store: every call of the protocol, on one open store."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import threading
-from pathlib import Path
-from typing import Any
-
-import grpc
-import uvloop
+from collections.abc import Mapping
 
 from tierlog.service.access.control import AccessControl
-from tierlog.service.config.rocketmq import RocketmqSettings
-from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
-from tierlog.service.rocketmq.grpc.service import MessagingService
-from tierlog.service.server.tls import ServerTls
+from tierlog.service.rocketmq.grpc.clients import GrpcClients
+from tierlog.service.rocketmq.grpc.offsets import Offsets
+from tierlog.service.rocketmq.grpc.receives import Receives
+from tierlog.service.rocketmq.grpc.renewals import Renewals
+from tierlog.service.rocketmq.grpc.routes import Routes
+from tierlog.service.rocketmq.grpc.sends import Sends
+from tierlog.service.rocketmq.grpc.server import GrpcServer
+from tierlog.service.rocketmq.grpc.service import Answering
 from tierlog.tiering.base.clock import Clock
-from tierlog.tiering.base.errors import InvalidRequestError
-
-_LOG = logging.getLogger("tierlog")
-#: How often clients that are gone are forgotten, and deliveries prolonged.
-_LOOK_S = 5.0
-#: A client has a stream of Telemetry, and a call for each queue that it waits for.
-_CALLS_OF_CONNECTION = 256
-_MAX_METADATA_BYTES = 16 << 10
-_HANDSHAKE_MS = 20_000
-_KEEP_ALIVE_MS = 60_000
-#: A client has its stream of Telemetry; a connection without any call is nobody's.
-_IDLE_MS = 120_000
-#: GrpcClients send pings to keep a connection through firewalls; fewer than this many ms apart is too often.
-_LEAST_PING_MS = 5_000
 
 
 class GrpcDoor:
@@ -62,149 +37,60 @@ class GrpcDoor:
         control: AccessControl | None = None,
     ) -> None:
         """``address`` is host and port that clients are told; unless given, where it listens."""
-        self._store, self._settings, self._clock = store, settings, clock
-        self._deliveries, self._timers = deliveries, timers
-        self._address = address
-        self._access = SignedAccess(control, clock)
-        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="tierlog-grpc", daemon=True)
-        self._is_up = threading.Event()
-        self._error: Exception | None = None
-        self._stop: asyncio.Event | None = None
-        self._timeout_s = 0.0
-        #: The port that it listens on.
-        self.port = 0
+        lanes = DoorLanes(settings.serve)
+
+        def make(waits: Waits, told: tuple[str, int]) -> _StoreAnswers:
+            return _StoreAnswers(DoorParts(store, deliveries, timers, settings, clock, lanes, told, waits))
+
+        self._server = GrpcServer(settings, SignedAccess(control, clock), make, address=address)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._server.port
 
     def start(self) -> None:
         """Accepts connections from now on; :class:`InvalidRequestError` if it cannot listen there."""
-        self._thread.start()
-        self._is_up.wait()
-        if self._error is not None:
-            raise self._error
+        self._server.start()
 
     def stop(self, timeout_s: float) -> None:
         """Stops within about ``timeout_s``; idempotent."""
-        if self._thread.is_alive() and self._stop is not None:
-            self._timeout_s = timeout_s
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(timeout_s + 1)
-
-    # the loop
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        except Exception as error:
-            self._error = error
-            if self._is_up.is_set():
-                _LOG.exception("the gRPC door for RocketMQ clients has failed")
-        finally:
-            self._is_up.set()
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        self._stop, waits = asyncio.Event(), Waits()
-        rocketmq = self._settings.rocketmq
-        server = grpc.aio.server(
-            options=_options(rocketmq),
-            maximum_concurrent_rpcs=rocketmq.max_connections * 4,
-        )
-        where = rocketmq.grpc_listen or ""
-        self.port = _listen(server, where, self._settings.serve)
-        parts = DoorParts(
-            self._store,
-            self._deliveries,
-            self._timers,
-            self._settings,
-            self._clock,
-            DoorLanes(self._settings.serve),
-            self._address or (where.rpartition(":")[0].strip("[]"), self.port),
-            waits,
-        )
-        service = MessagingService(parts, self._access)
-        server.add_generic_rpc_handlers((service.handlers(),))
-        service.sends.start()
-        await server.start()
-        self._is_up.set()
-        looking = asyncio.ensure_future(self._look(service))
-        try:
-            await self._stop.wait()
-        finally:
-            looking.cancel()
-            waits.stop()
-            await server.stop(self._timeout_s)
-            service.sends.stop(self._timeout_s)
-
-    async def _look(self, service: MessagingService) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            try:
-                service.clients.expire()
-                await service.renewals.look()
-            except Exception:
-                _LOG.exception("looking after the clients of the gRPC door has failed")
+        self._server.stop(timeout_s)
 
 
-def _options(settings: RocketmqSettings) -> list[tuple[str, int]]:
-    return [
-        ("grpc.so_reuseport", 0),  # of two services started by mistake, the second is told
-        ("grpc.max_allowed_incoming_connections", settings.max_connections),
-        ("grpc.max_receive_message_length", settings.max_frame_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
-        ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
-        ("grpc.max_concurrent_streams", _CALLS_OF_CONNECTION),
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-        ("grpc.max_connection_idle_ms", _IDLE_MS),
-        ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MS),
-    ]
+class _StoreAnswers:
+    """What answers from a store."""
 
+    def __init__(self, parts: DoorParts) -> None:
+        self._clients = GrpcClients(parts.settings, parts.clock)
+        self._renewals = Renewals(parts, self._clients)
+        self._sends = Sends(parts)
+        routes, offsets = Routes(parts), Offsets(parts)
+        receives = Receives(parts, self._clients, self._renewals)
+        self.calls: Mapping[str, Answering] = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "SendMessage": self._sends.send_message,
+            "RecallMessage": self._sends.recall_message,
+            "Heartbeat": self._clients.heartbeat,
+            "NotifyClientTermination": self._clients.notify_client_termination,
+            "Telemetry": self._clients.telemetry,
+            "ReceiveMessage": receives.receive_message,
+            "AckMessage": receives.ack_message,
+            "ChangeInvisibleDuration": receives.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": receives.forward_message_to_dead_letter_queue,
+            "PullMessage": offsets.pull_message,
+            "UpdateOffset": offsets.update_offset,
+            "GetOffset": offsets.get_offset,
+            "QueryOffset": offsets.query_offset,
+        }
 
-def _listen(server: Any, where: str, settings: ServeSettings) -> int:
-    """Has the server listen, with the service's certificate if it has one, and returns the port."""
-    credentials = None if settings.tls_certificate is None else _credentials(settings, Path(settings.tls_certificate))
-    try:
-        port = server.add_insecure_port(where) if credentials is None else server.add_secure_port(where, credentials)
-    except RuntimeError as error:
-        raise InvalidRequestError(
-            f"cannot listen on {where}", hint="choose another address with rocketmq.grpc_listen"
-        ) from error
-    return int(port)
+    async def start(self) -> None:
+        self._sends.start()
 
+    async def look(self) -> None:
+        self._clients.expire()
+        await self._renewals.look()
 
-def _credentials(settings: ServeSettings, certificate: Path) -> Any:
-    """The service's certificate, read again for a connection to come once its files have changed.
-
-    Files that do not fit change nothing, and an error is logged once.
-    """
-    paths = [certificate, *([] if settings.tls_key is None else [Path(settings.tls_key)])]
-    authorities = None if settings.tls_client_ca is None else Path(settings.tls_client_ca).read_bytes()
-    known = _stamps(paths)
-
-    def read() -> Any:
-        ServerTls.of(settings)  # which says in words what is wrong with the files
-        return grpc.ssl_server_certificate_configuration(
-            [(paths[-1].read_bytes(), paths[0].read_bytes())], root_certificates=authorities
-        )
-
-    def changed() -> Any:
-        nonlocal known
-        try:
-            now = _stamps(paths)
-            if now == known:
-                return None
-            known = now
-            return read()
-        except (OSError, InvalidRequestError) as error:
-            _LOG.error("the certificate of the gRPC door stays as it was: %s", error)
-            return None
-
-    return grpc.dynamic_ssl_server_credentials(read(), changed, require_client_authentication=authorities is not None)
-
-
-def _stamps(paths: list[Path]) -> list[tuple[int, int, int]]:
-    return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in paths)]
+    async def stop(self, timeout_s: float) -> None:
+        self._sends.stop(timeout_s)

@@ -34,13 +34,13 @@ from tierlog.tiering.format.properties import KEYS, NAME_END, OWN_FIELDS, SHARDI
 from tierlog.tiering.format.record import CHECKSUM_BYTES, MAX_PROPERTIES_BYTES
 from tierlog.tiering.message.stored_message import StoredMessage
 
-_BORN_HOST, _TRACE_CONTEXT, _PRIORITY = "__BORNHOST", "TRACE_CONTEXT", "_SYS_MSG_PRIORITY_"
+BORN_HOST, _TRACE_CONTEXT, _PRIORITY = "__BORNHOST", "TRACE_CONTEXT", "_SYS_MSG_PRIORITY_"
 _DELIVER_MS = "TIMER_DELIVER_MS"
 _DEAD_TOPIC, _DEAD_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 _DELAYS = ("DELAY", _DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 #: Names that RocketMQ keeps for itself: nobody sets them as a user's property, and none is shown as one.
 SYSTEM_NAMES = OWN_FIELDS | {
-    UNIQ_KEY, SHARDING_KEY, _BORN_HOST, _TRACE_CONTEXT, _PRIORITY, _DEAD_TOPIC, _DEAD_ID, *_DELAYS,
+    UNIQ_KEY, SHARDING_KEY, BORN_HOST, _TRACE_CONTEXT, _PRIORITY, _DEAD_TOPIC, _DEAD_ID, *_DELAYS,
     "TRACE_ON", "MSG_REGION", "WAIT", "RETRY_TOPIC", "ORIGIN_GROUP", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
     "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
     "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME",
@@ -99,7 +99,7 @@ def _property_text(message: Any, deliver_ms: int | None) -> bytes:
     _check_text(of.born_host, Code.BAD_REQUEST, "born host")
     _check_text(of.trace_context, Code.BAD_REQUEST, "trace context")
     found |= {
-        KEYS: keys, TAGS: of.tag, UNIQ_KEY: of.message_id, SHARDING_KEY: of.message_group, _BORN_HOST: of.born_host,
+        KEYS: keys, TAGS: of.tag, UNIQ_KEY: of.message_id, SHARDING_KEY: of.message_group, BORN_HOST: of.born_host,
         _TRACE_CONTEXT: of.trace_context,
     }  # fmt: skip
     if deliver_ms is not None:
@@ -205,7 +205,7 @@ def shown_message(stored: StoredMessage, topic: Any) -> Any:
     of.message_type = _message_type(properties)
     set_milliseconds(of.born_timestamp, record.born_ms)
     set_milliseconds(of.store_timestamp, record.store_ms)
-    of.born_host = properties.get(_BORN_HOST) or host_text(record.born_host)
+    of.born_host = properties.get(BORN_HOST) or host_text(record.born_host)
     of.store_host = address_text(record.store_host)
     of.queue_id, of.queue_offset = record.queue_id, record.queue_offset
     of.delivery_attempt = record.reconsume_times + 1

@@ -15,7 +15,7 @@ from typing import Any
 from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.deliveries import Delivery
 from tierlog.service.delivery.handles import handle_fields
-from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name, is_fifo
 from tierlog.service.rocketmq.grpc.clients import LONG_POLL_MS, GrpcClients
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import milliseconds, set_milliseconds, shown_message
@@ -49,7 +49,7 @@ class Receives:
         """Writes a status, the messages, and when they were delivered."""
         topic = call.topic(request.message_queue.topic, Scope.READ)
         group = group_name(request.group)
-        client = self._clients.heard_of(call.client_id)
+        self._clients.heard_of(call.client_id)
         ask = partial(
             self._deliveries.receive,
             group,
@@ -58,7 +58,7 @@ class Receives:
             limit=_checked_size(request.batch_size),
             invisible_ms=_invisible_ms(request),
             tag=tag_expression(request.filter_expression),
-            fifo=client.is_fifo,
+            fifo=is_fifo(self._parts.settings, group),
             attempt_id=request.attempt_id or None,
         )
         deadline_s = self._parts.clock.monotonic_s() + polling_ms(request, call) / 1000

@@ -16,14 +16,15 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.timers import recall_handle, scheduled
+from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.timers import TIMER_TOPIC, recall_handle, scheduled
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
-from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError
+from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError, TopicNotFoundError
 from tierlog.tiering.format.hashing import java_hash
 
 _KINDS = frozenset(
@@ -35,6 +36,28 @@ _KINDS = frozenset(
 MOST_MESSAGES = 1_024
 #: What became of one message.
 _Outcome = Sequence[Appended] | BaseException
+
+
+def checked_messages(request: Any, call: GrpcCall, settings: Settings, now_ms: int) -> tuple[str, list[SentMessage]]:
+    """Returns topic and messages of a call that sends; raises what is wrong with the first that is wrong."""
+    if not 1 <= len(request.messages) <= MOST_MESSAGES:
+        raise RefusedError(Code.BAD_REQUEST, f"a call has 1 to {MOST_MESSAGES} messages")
+    first = request.messages[0].topic
+    if any(message.topic != first for message in request.messages):
+        raise RefusedError(Code.BAD_REQUEST, "the messages of a call are of one topic")
+    topic = call.topic(first, Scope.PRODUCE)
+    found = []
+    for message in request.messages:
+        kind = message.system_properties.message_type
+        if kind not in _KINDS:
+            raise RefusedError(Code.NOT_IMPLEMENTED, f"messages of type {kind} are not taken")
+        found.append(sent_message(message, topic, now_ms=now_ms, max_body_bytes=settings.hot.max_body_bytes))
+    return topic, found
+
+
+def queue_of_group(message_group: str, queues: int) -> int:
+    """Returns the queue of a message group: that of REST's ``sharding_key``."""
+    return abs(java_hash(message_group)) % queues
 
 
 class _Placed(NamedTuple):
@@ -67,9 +90,12 @@ class Sends:
 
     async def send_message(self, request: Any, call: GrpcCall) -> Any:
         """Appends messages of one topic, and answers when they are durable."""
-        found = self._checked(request, call)
+        now_ms = self._parts.clock.now_ms()
+        topic, checked = checked_messages(request, call, self._parts.settings, now_ms)
+        self._check_topic(topic)
+        found = [self._placed(one, call.peer_host, now_ms) for one in checked]
         size = sum(len(one.sent.body) + len(one.sent.properties or b"") for one in found)
-        most = self._parts.settings.serve.body_memory_bytes
+        store, most = self._parts.store, self._parts.settings.serve.body_memory_bytes
         if self._bytes + size > most:
             raise OverloadedError(
                 f"{self._bytes} bytes of messages wait already",
@@ -77,6 +103,8 @@ class Sends:
             )
         self._bytes += size
         try:
+            if any(one.sent.topic == TIMER_TOPIC for one in found) and store.find_queues(TIMER_TOPIC) is None:
+                await self._parts.lanes.change.run(partial(store.make_topic, TIMER_TOPIC, 1, may_make=True))
             outcomes = [await each for each in [self._appended(one.sent) for one in found]]
         finally:
             self._bytes -= size
@@ -105,24 +133,6 @@ class Sends:
         message_id = await self._parts.lanes.change.run(recall)
         return messages.RecallMessageResponse(status=OK, message_id=message_id)
 
-    def _checked(self, request: Any, call: GrpcCall) -> list[_Placed]:
-        if not 1 <= len(request.messages) <= MOST_MESSAGES:
-            raise RefusedError(Code.BAD_REQUEST, f"a call has 1 to {MOST_MESSAGES} messages")
-        first = request.messages[0].topic
-        if any(message.topic != first for message in request.messages):
-            raise RefusedError(Code.BAD_REQUEST, "the messages of a call are of one topic")
-        topic = call.topic(first, Scope.PRODUCE)
-        now_ms = self._parts.clock.now_ms()
-        limit = self._parts.settings.hot.max_body_bytes
-        found = []
-        for message in request.messages:
-            kind = message.system_properties.message_type
-            if kind not in _KINDS:
-                raise RefusedError(Code.NOT_IMPLEMENTED, f"messages of type {kind} are not taken")
-            one = sent_message(message, topic, now_ms=now_ms, max_body_bytes=limit)
-            found.append(self._placed(one, call.peer_host, now_ms))
-        return found
-
     def _placed(self, one: SentMessage, born_host: bytes, now_ms: int) -> _Placed:
         """Finds the queue of a message, or has it wait for its time in the topic of those that do."""
         topic, queue_id, properties, handle = one.topic, self._queue_of(one), one.properties, None
@@ -149,12 +159,14 @@ class Sends:
             outcome.set_result(error)
         return outcome
 
+    def _check_topic(self, topic: str) -> None:
+        if not self._parts.settings.create_topics and self._parts.store.find_queues(topic) is None:
+            raise TopicNotFoundError(f"there is no topic {topic!r}")
+
     def _queue_of(self, one: SentMessage) -> int:
-        """Messages of a group go to one queue, that of REST's ``sharding_key``; the others take turns."""
+        """Messages without a group take turns."""
         queues = self._parts.store.queues_of(one.topic)
-        if one.message_group:
-            return abs(java_hash(one.message_group)) % queues
-        return next(self._turn) % queues
+        return queue_of_group(one.message_group, queues) if one.message_group else next(self._turn) % queues
 
     def _tell(self, outcome: asyncio.Future[_Outcome], found: _Outcome) -> None:
         """Hands on, from the thread that appends, what became of a message: all of one append in one turn."""

@@ -7,21 +7,15 @@ many at once, a message that is too long, bytes that are none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
 
 from tierlog.service.rocketmq.access import SignedAccess
-from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, client_id_of
-from tierlog.service.rocketmq.grpc.clients import GrpcClients
+from tierlog.service.rocketmq.grpc.calls import GrpcCall, client_id_of
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError, status_of
-from tierlog.service.rocketmq.grpc.offsets import Offsets
 from tierlog.service.rocketmq.grpc.protocol import CALLS, SERVICE, CallKind
-from tierlog.service.rocketmq.grpc.receives import Receives
-from tierlog.service.rocketmq.grpc.renewals import Renewals
-from tierlog.service.rocketmq.grpc.routes import Routes
-from tierlog.service.rocketmq.grpc.sends import Sends
 from tierlog.tiering.base.errors import StoreError
 
 _LOG = logging.getLogger("tierlog")
@@ -35,41 +29,22 @@ _HANDLERS = {
 }
 
 
-class MessagingService:
-    """All calls of ``apache.rocketmq.v2.MessagingService`` on one store."""
+def handlers(calls: Mapping[str, Answering], access: SignedAccess) -> Any:
+    """Returns what a server of gRPC is given: the calls by name, and those of the protocol that are not served."""
+    made = _Handlers(access)
+    found = {kind.name: made.handler(kind, calls.get(kind.name, _not_implemented)) for kind in CALLS}
+    return grpc.method_handlers_generic_handler(SERVICE, found)
 
-    def __init__(self, parts: DoorParts, access: SignedAccess) -> None:
+
+class _Handlers:
+    """Calls with the errors that they end with."""
+
+    def __init__(self, access: SignedAccess) -> None:
         self._access = access
-        self.clients = GrpcClients(parts)
-        self.renewals = Renewals(parts, self.clients)
-        self.sends = Sends(parts)
-        routes, offsets = Routes(parts), Offsets(parts)
-        receives = Receives(parts, self.clients, self.renewals)
-        self._answering: dict[str, Answering] = {
-            "QueryRoute": routes.query_route,
-            "QueryAssignment": routes.query_assignment,
-            "SendMessage": self.sends.send_message,
-            "RecallMessage": self.sends.recall_message,
-            "Heartbeat": self.clients.heartbeat,
-            "NotifyClientTermination": self.clients.notify_client_termination,
-            "Telemetry": self.clients.telemetry,
-            "ReceiveMessage": receives.receive_message,
-            "AckMessage": receives.ack_message,
-            "ChangeInvisibleDuration": receives.change_invisible_duration,
-            "ForwardMessageToDeadLetterQueue": receives.forward_message_to_dead_letter_queue,
-            "PullMessage": offsets.pull_message,
-            "UpdateOffset": offsets.update_offset,
-            "GetOffset": offsets.get_offset,
-            "QueryOffset": offsets.query_offset,
-        }
 
-    def handlers(self) -> Any:
-        """Returns what a server of gRPC is given."""
-        return grpc.method_handlers_generic_handler(SERVICE, {kind.name: self._handler(kind) for kind in CALLS})
-
-    def _handler(self, kind: CallKind) -> Any:
+    def handler(self, kind: CallKind, answering: Answering) -> Any:
         return _HANDLERS[kind.request_streams, kind.response_streams](
-            self._answer(kind, self._answering.get(kind.name, _not_implemented)),
+            self._answer(kind, answering),
             request_deserializer=kind.request.FromString,
             response_serializer=kind.response.SerializeToString,
         )

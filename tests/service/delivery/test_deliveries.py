@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from tests.support.world import URL
 from tierlog.index.search.query import Query
 from tierlog.service.delivery import deliveries as deliveries_module
 from tierlog.service.delivery import queue_deliveries
+from tierlog.service.delivery.copies import CopiedMessages
+from tierlog.service.delivery.deliveries import Delivery
+from tierlog.service.delivery.group_topics import origin_topic, properties_of_retry
 from tierlog.service.engine.groups import ResetTo
 from tierlog.tiering.base.errors import (
     InFlightError,
@@ -468,3 +472,77 @@ def test_who_watches_is_told_when_the_next_message_in_order_may_be_given(world: 
         assert not told.wait(0.05)
         world.deliveries.acknowledge(first.handle)
         assert told.wait(10)
+
+
+# what consumers sent back
+
+
+def send_back(world: DeliveryWorld, one: Delivery) -> None:
+    """Write a message into the group's retry topic, as the remoting door does."""
+    record = one.message.record
+    world.engine.make_topic("%RETRY%g", 1, may_make=True)
+    batch = CopiedMessages()
+    batch.add(
+        "%RETRY%g", 0, record.body, properties_of_retry(record, 0), flag=record.flag, born_ms=record.born_ms,
+        born_host=record.born_host, reconsume_times=record.reconsume_times + 1,
+    )  # fmt: skip
+    world.engine.append(batch)
+    world.deliveries.acknowledge(one.handle)
+
+
+def test_what_a_consumer_sent_back_comes_with_its_topic_and_counts_on(world: DeliveryWorld) -> None:
+    world.send("a", tag="red")
+    world.send("b", topic="u")
+    for topic in ("t", "u"):
+        (only,) = world.receive(topic=topic)
+        send_back(world, only)
+    assert [(one.message.record.body, one.attempt) for one in world.receive(topic="u", invisible_ms=1_000)] == [
+        (b"b", 2)
+    ]
+    (again,) = world.receive(tag="red", max_attempts=2)
+    assert (again.message.record.body, again.message.record.topic, again.attempt) == (b"a", "%RETRY%g", 2)
+    assert origin_topic(again.message.record) == "t"
+    world.clock.advance(60_000)
+    assert world.receive(max_attempts=2) == []
+    (letter,) = world.dead_letters()
+    assert letter.properties["RETRY_TOPIC"] == letter.properties["DLQ_ORIGIN_TOPIC"] == "t"
+    assert letter.properties["ORIGIN_MESSAGE_ID"] == world.engine.pull("t", 0, 0, 1).messages[0].record.message_id
+    assert letter.record.reconsume_times == 2
+    assert [one.attempt for one in world.receive(topic="u")] == [3]
+
+
+def test_who_asks_for_the_retries_themselves_gets_those_of_all_topics(world: DeliveryWorld) -> None:
+    world.send("a")
+    world.send("b", topic="u")
+    for topic in ("t", "u"):
+        (only,) = world.receive(topic=topic)
+        send_back(world, only)
+    world.receive(limit=1)
+    assert [one.message.record.body for one in world.receive(topic="%RETRY%g")] == [b"b"]
+
+
+def test_a_dead_letter_has_the_bytes_of_its_message(world: DeliveryWorld) -> None:
+    text = b"KEYS\x01k\x02odd\x01\xff\x02TAGS\x01red\x02DELAY\x013\x02UNIQ_KEY\x01U1\x02"
+    body = zlib.compress(b"hello")
+    batch = world.engine.client_messages()
+    batch.add("t", 0, body, text, flag=7, sys_flag=1, born_ms=1_600_000_000_000, born_host=bytes(range(8)))
+    world.engine.append(batch)
+    (only,) = world.receive()
+    world.deliveries.forward_to_dead_letters(only.handle)
+    (letter,) = world.dead_letters()
+    record, origin = letter.record, only.message.record
+    assert (record.body, record.flag, record.sys_flag) == (body, 7, 1)
+    assert (record.born_ms, record.born_host) == (1_600_000_000_000, bytes(range(8)))
+    assert record.properties_text.startswith(
+        b"KEYS\x01k\x02odd\x01\xff\x02TAGS\x01red\x02UNIQ_KEY\x01U1\x02RETRY_TOPIC\x01t\x02"
+        + f"ORIGIN_MESSAGE_ID\x01{origin.message_id}\x02".encode()
+    )
+
+
+def test_a_message_whose_properties_are_full_becomes_a_dead_letter_without_more(world: DeliveryWorld) -> None:
+    world.send("a", properties={"p": "x" * (32_767 - 480)})
+    (only,) = world.receive()
+    world.deliveries.forward_to_dead_letters(only.handle, reason="r" * 500)
+    (letter,) = world.dead_letters()
+    assert letter.properties.keys() >= {"p", "RETRY_TOPIC"}
+    assert "DLQ_REASON" not in letter.properties

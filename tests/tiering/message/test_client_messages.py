@@ -254,14 +254,6 @@ def test_a_text_that_ends_in_zeros_is_not_taken_for_a_torn_record_after_a_kill()
     engine.close()
 
 
-def test_marks_of_the_store_go_behind_the_text_of_the_client() -> None:
-    messages = ClientMessages(100)
-    add(messages, properties=b"TL_SEQ\x017\x02a\x01b", marks=b"TL_SEQ\x018\x02")
-    lone = messages.lone()
-    assert lone is not None
-    assert lone.property_text == b"a\x01b\x02TL_SEQ\x018\x02"
-
-
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("name", [b"x__CRC32#\x01", b"n\x01v__CRC32#\x01"])
 def test_a_property_that_ends_the_record_like_a_checksum_is_refused(name: bytes, batched: bool) -> None:

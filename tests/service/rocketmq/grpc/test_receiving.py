@@ -199,3 +199,24 @@ def test_a_batch_of_no_messages_is_refused(client: GrpcClient) -> None:
 
 def test_no_entries_are_refused(client: GrpcClient) -> None:
     assert client.ack().status.code == Code.BAD_REQUEST
+
+
+def test_a_group_in_order_gets_the_next_message_of_a_message_group_when_the_last_is_done(tmp_path: Path) -> None:
+    with grpc_world(tmp_path / "store", {"rocketmq.fifo_groups": "billing-*"}) as world, world.client() as client:
+        sent(client, 1, 2, 3, message_group="a")
+        for number in (b"1", b"2", b"3"):
+            _, (found,) = client.receive("billing-1")
+            assert found.body == number
+            assert client.receive("billing-1")[0].code == Code.MESSAGE_NOT_FOUND
+            client.ack(found, group="billing-1")
+        assert len(client.receive("others")[1]) == 3, "a group of which nobody said so"
+
+
+def test_a_group_in_order_is_told_so_and_asks_each_queue(tmp_path: Path) -> None:
+    set_ = {"rocketmq.fifo_groups": "billing", "hot.default_queues": 3}
+    with grpc_world(tmp_path / "store", set_) as world, world.client() as client:
+        with client.telemetry() as stream:
+            own = messages.Settings(subscription=messages.Subscription(group=resource("billing")))
+            assert stream.ask(settings=own).settings.subscription.fifo
+        answer = client.call("QueryAssignment", topic=resource("orders"), group=resource("billing"))
+        assert [one.message_queue.id for one in answer.assignments] == [0, 1, 2]
