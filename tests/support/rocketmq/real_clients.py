@@ -44,11 +44,11 @@ class RealClient:
     """A client process; each command is a line, as ``Driver.java`` says."""
 
     program: LineProgram
-    doors: Doors
+    address: str
 
     def do(self, command: str, **arguments: object) -> Json:
         """Run one command to its end; what the library raises is a :class:`ClientError`."""
-        named = {"address": self.doors.remoting, **arguments}
+        named = {"address": self.address, **arguments}
         line = f"{command}?{urlencode({name: str(value) for name, value in named.items()}, quote_via=quote)}"
         answer: Json = json.loads(self.program.ask(line, limit_s=_ANSWER_LIMIT_S))
         if "error" in answer:
@@ -85,21 +85,21 @@ class RealClient:
 
     def mqadmin(self, *words: str) -> str:
         """What a command of the tool prints, told where the nameserver is."""
-        return str(self.do("mqadmin", words="\n".join((*words, "-n", self.doors.remoting)))["printed"])
+        return str(self.do("mqadmin", words="\n".join((*words, "-n", self.address)))["printed"])
 
 
 @contextlib.contextmanager
-def java_client(built: Path, main: str, work: Path, doors: Doors) -> Iterator[RealClient]:
+def java_client(built: Path, main: str, work: Path, address: str) -> Iterator[RealClient]:
     """A Java program of ``tests/rocketmq/clients/java``."""
     with java_program(class_path(built), main, work, heap="512m") as program:
-        yield RealClient(program, doors)
+        yield RealClient(program, address)
 
 
 @contextlib.contextmanager
-def other_client(command: Sequence[str], work: Path, doors: Doors) -> Iterator[RealClient]:
+def other_client(command: Sequence[str], work: Path, address: str) -> Iterator[RealClient]:
     """A program in another language that reads the same lines."""
     with line_program(command, work) as program:
-        yield RealClient(program, doors)
+        yield RealClient(program, address)
 
 
 class TierlogServer:
