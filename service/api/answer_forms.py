@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -66,8 +66,13 @@ def lines(messages: Sequence[StoredMessage], beside: Json) -> Iterator[bytes]:
 
 def document(before: Json, messages: Sequence[StoredMessage], after: Json) -> Iterator[bytes]:
     """Yields a page as a JSON document, in pieces; ``messages`` stand between the members of the others."""
+    return shown_document(before, map(message_json, messages), after)
+
+
+def shown_document(before: Json, messages: Iterable[Json], after: Json) -> Iterator[bytes]:
+    """Yields a page of messages that are shown already, or when they are taken."""
     opening, closing = _dumped(before)[:-1], _dumped(after)[1:]
-    texts = (("," if number else "") + _dumped(message_json(message)) for number, message in enumerate(messages))
+    texts = (("," if number else "") + _dumped(message) for number, message in enumerate(messages))
     comma = "," if before else ""
     return _pieces(chain((f'{opening}{comma}"messages":[',), texts, (f"]{',' if after else ''}{closing}",)))
 

@@ -23,6 +23,8 @@ from tierlog.tiering.base.errors import OverloadedError
 
 #: Size of a piece: the server waits for the client between two. What is smaller is not worth counting.
 PIECE_BYTES = 64 << 10
+#: A long poll waits in steps, so that it ends when the service stops or the client has gone.
+_STEP_S = 0.5
 
 
 class AnswerShare:
@@ -86,6 +88,22 @@ def memory_of(request: Request) -> AnswerMemory:
     """Returns the budget of the service."""
     memory: AnswerMemory = request.app.state.answer_memory
     return memory
+
+
+async def wait_for(
+    arrival: asyncio.Future[None], timeout_s: float, request: Request, stopping: threading.Event
+) -> bool:
+    """Waits for what a long poll is for, on the event loop: the few threads of a lane are for those who have work.
+
+    Returns whether it came; it may not, as the time is over, the service stops or the client has gone.
+    """
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    while (left_s := end_s - loop.time()) > 0 and not stopping.is_set() and not await request.is_disconnected():
+        await asyncio.wait([arrival], timeout=min(left_s, _STEP_S))
+        if arrival.done():
+            return True
+    return False
 
 
 def answer_in_pieces(

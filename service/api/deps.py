@@ -20,6 +20,7 @@ from tierlog.service.archive.readers import MessageReader, Served
 from tierlog.service.cluster.routing import STORE_ID, StoreRule
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.store import Store
 from tierlog.service.observing.request_context import current_request
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
@@ -107,6 +108,12 @@ async def _engine(request: Request) -> MessageReader:
     return engine if store_id is None else engine.reader_of(store_id)
 
 
+async def _deliveries(request: Request) -> Deliveries:
+    await _engine(request)  # which refuses for a querier
+    deliveries: Deliveries = request.app.state.deliveries
+    return deliveries
+
+
 async def _settings(request: Request) -> Settings:
     settings: Settings = request.app.state.settings
     return settings
@@ -167,6 +174,8 @@ TheServed = Annotated[Served, Depends(_engine)]
 #: For a call that only looks: a store, a querier of many, or one archive.
 TheReader = Annotated[MessageReader, Depends(_engine)]
 
+#: What the engine's groups were given, for a call that only a store can answer.
+TheDeliveries = Annotated[Deliveries, Depends(_deliveries)]
 TheSettings = Annotated[Settings, Depends(_settings)]
 Stopping = Annotated[threading.Event, Depends(_stopping)]
 TheCaller = Annotated[Caller, Depends(_caller)]

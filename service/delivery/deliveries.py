@@ -68,6 +68,8 @@ MAX_INVISIBLE_MS = 12 * 3_600_000
 MAX_REASON_CHARACTERS = 256
 #: Answers of one group that are remembered in case they did not arrive.
 _MOST_ANSWERS = 1_024
+#: Bytes of messages in one answer, about.
+_MOST_BYTES = 4 << 20
 #: How often one look at a queue goes on behind messages that are not for it.
 _MOST_LOOKS = 16
 #: A dead letter that cannot be written is tried again.
@@ -107,8 +109,9 @@ class _Queue:
 class _Group:
     """What one group has; everything in it is touched under its lock, apart from reads of the store."""
 
-    def __init__(self, name: str, max_attempts: int) -> None:
+    def __init__(self, name: str, max_attempts: int, news: threading.Event) -> None:
         self.name = name
+        self._news = news
         self.max_attempts = max_attempts
         self.lock = threading.Lock()
         self.queues: dict[_Place, _Queue] = {}
@@ -121,7 +124,9 @@ class _Group:
     def changed(self) -> Iterator[None]:
         """Holds the lock for a change, which is noted the next time."""
         with self.lock:
-            self.is_dirty = True
+            if not self.is_dirty:
+                self.is_dirty = True
+                self._news.set()
             yield
 
     def open_count(self) -> int:
@@ -152,21 +157,32 @@ class Deliveries:
         self._saving = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._is_closed = False
-        self._stopping = threading.Event()
+        self._is_started = False
+        self._stopping, self._news = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Writes every second, on a thread of its own, what has changed; without it only :meth:`save` does."""
-        self._thread = threading.Thread(target=self._save_loop, name="tierlog-deliveries", daemon=True)
-        self._thread.start()
+        """Has what changes written within about a second, on a thread that begins with the first group.
+
+        Without it only :meth:`save` and :meth:`close` write.
+        """
+        self._is_started = True
 
     def _save_loop(self) -> None:
-        task = RepeatedTask(
-            "saving deliveries", self.save, Backoff(self._clock, self._randomness, first_s=1, most_s=30)
-        )
-        while not self._clock.wait(self._stopping, SAVE_INTERVAL_S):
+        backoff = Backoff(self._clock, self._randomness, first_s=1, most_s=30)
+        task = RepeatedTask("saving deliveries", self.save, backoff)
+        while not self._stopping.is_set():
+            self._news.wait()
+            self._clock.wait(self._stopping, SAVE_INTERVAL_S)
+            self._news.clear()
             with contextlib.suppress(ClosedError, ReadOnlyError):
                 task.run_once()
+            if self._is_any_dirty():  # what could not be written is tried again
+                self._news.set()
+
+    def _is_any_dirty(self) -> bool:
+        with self._lock:
+            return any(group.is_dirty for group in self._groups.values())
 
     # giving
 
@@ -250,15 +266,17 @@ class Deliveries:
     def _from_queues(self, group: _Group, places: Sequence[_Place], asked: _Asked, limit: int) -> list[Delivery]:
         found: list[Delivery] = []
         failure: StoreError | None = None
+        found_bytes = 0
         for place in places:
             queue = group.queues[place]
             try:
                 for take in (self._due, self._new):
-                    while len(found) < limit:
+                    while len(found) < limit and found_bytes < _MOST_BYTES:
                         given = take(group, queue, asked, limit - len(found))
                         if given is None:
                             break
                         found += given
+                        found_bytes += sum(one.message.shown_bytes for one in given)
             except StoreError as error:  # of what was given already nothing is lost
                 failure = failure or error
         if failure is not None and not found:
@@ -280,7 +298,7 @@ class Deliveries:
 
     def _read_given(self, group: _Group, queue: _Queue, given: Sequence[Given], until_ms: int) -> list[Delivery]:
         try:
-            messages = self._read(queue.place, [one.offset for one in given])
+            messages, read_to = self._read(queue.place, [one.offset for one in given])
         except BaseException:
             with group.changed():
                 queue.deliveries.put_back(given, until_ms)
@@ -288,26 +306,33 @@ class Deliveries:
         found: list[Delivery] = []
         for one in given:
             message = messages.get(one.offset)
-            if message is None:  # expired, erased or lost since
+            if one.offset >= read_to:
+                with group.changed():
+                    queue.deliveries.put_back([one], until_ms)
+            elif message is None:  # expired, erased or lost since
                 with group.changed():
                     queue.deliveries.done(one.offset)
             else:
                 found += self._delivered(group, queue, one, message, until_ms)
         return found
 
-    def _read(self, place: _Place, offsets: Sequence[int]) -> dict[int, StoredMessage]:
-        """Returns the messages at rising offsets of a queue that are there."""
+    def _read(self, place: _Place, offsets: Sequence[int]) -> tuple[dict[int, StoredMessage], int]:
+        """Returns the messages at rising offsets of a queue that are there, and how far was looked for the bytes."""
         found: dict[int, StoredMessage] = {}
+        found_bytes = 0
         for _, run in groupby(enumerate(offsets), key=lambda pair: pair[1] - pair[0]):
             wanted = [offset for _, offset in run]
             at, end = wanted[0], wanted[-1] + 1
             while at < end:
+                if found_bytes >= _MOST_BYTES:
+                    return found, at
                 result = self._store.pull(*place, at, end - at)
                 found |= {one.record.queue_offset: one for one in result.messages}
+                found_bytes += sum(one.shown_bytes for one in result.messages)
                 if result.next_offset <= at:
                     break
                 at = result.next_offset
-        return found
+        return found, offsets[-1] + 1
 
     def _delivered(
         self, group: _Group, queue: _Queue, given: Given, message: StoredMessage, until_ms: int
@@ -428,7 +453,7 @@ class Deliveries:
         with group.changed():
             one = queue.deliveries.check(fields.offset, fields.attempt, fields.invisible_until_ms)
             one.reason = reason[:MAX_REASON_CHARACTERS] or one.reason
-        message = self._read(queue.place, [fields.offset]).get(fields.offset)
+        message = self._read(queue.place, [fields.offset])[0].get(fields.offset)
         if message is not None:
             self._append_dead_letter(group, message.record, one.reason)
         with group.changed():
@@ -577,6 +602,7 @@ class Deliveries:
     def close(self) -> None:
         """Writes what is known, so that a store that is opened again delivers nothing that is done. Idempotent."""
         self._stopping.set()
+        self._news.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
         with self._lock:
@@ -604,7 +630,10 @@ class Deliveries:
                 raise ClosedError("deliveries are closed")
             group = self._groups.get(name)
             if group is None and (always or self._store.delivery_states.get(name)):
-                group = self._groups[name] = _Group(name, self._max_attempts)
+                group = self._groups[name] = _Group(name, self._max_attempts, self._news)
+                if self._is_started and self._thread is None:
+                    self._thread = threading.Thread(target=self._save_loop, name="tierlog-deliveries", daemon=True)
+                    self._thread.start()
                 for state in self._store.delivery_states.get(name):
                     place = state.topic, state.queue_id
                     position = self._position(group, place)

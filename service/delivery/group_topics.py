@@ -37,6 +37,11 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + _checked(group)
 
 
+def is_of_group(topic: str) -> bool:
+    """Whether a topic is one of a group's own: of retries or of dead letters."""
+    return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
 def _checked(group: str) -> str:
     if len(group) > _MOST_GROUP_CHARACTERS:
         raise InvalidRequestError(
@@ -54,7 +59,7 @@ def back_off_ms(attempt: int) -> int:
 
 def origin_topic(record: Record) -> str:
     """Returns the topic that a message was sent to, of a retry too."""
-    if not record.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+    if not is_of_group(record.topic):
         return record.topic
     return record.properties.get(RETRY_TOPIC, record.topic)
 

@@ -149,7 +149,6 @@ class _Known:
 
     def note(self, op: int, halves: list[int]) -> None:
         """Learns from an op that halves have ended."""
-        self.op_end = max(self.op_end, op + 1)
         self.ended.update(halves)
         self.ops[op] = max(halves, default=-1)
         for half in halves:
@@ -239,6 +238,7 @@ class Transactions:
         known = self._known or self._first_load()
         for record in self._records(OP_TOPIC, known.op_end):
             known.note(record.queue_offset, _halves_of(record))
+            known.op_end = record.queue_offset + 1
         for record in self._records(HALF_TOPIC, known.half_end):
             if record.queue_offset not in known.ended:
                 known.open[record.queue_offset] = _Half(record.store_ms + self._immune_ms(record))

@@ -82,14 +82,17 @@ class Doors:
         audit: AuditLog | None = None,
         clock: Clock | None = None,
         tell: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
-    ) -> Iterator[None]:
-        """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate."""
+    ) -> Iterator[Deliveries]:
+        """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate.
+
+        Gives the store's deliveries, which all that serves it shares.
+        """
         clock = clock or SystemClock()
         deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
         timers = Timers(store, clock, SystemRandomness())
+        deliveries.start()
         try:
             if self._sockets or store.find_queues(TIMER_TOPIC) is not None:  # what is due fires with the doors shut too
-                deliveries.start()
                 timers.start()
             listening, where = self._sockets.get("listen"), settings.rocketmq.listen
             if listening is not None and where is not None:
@@ -112,7 +115,7 @@ class Doors:
                 grpc_door.start()
                 self._opened.append(grpc_door)
                 tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
-            yield
+            yield deliveries
         finally:
             self.stop()
             timers.close()

@@ -94,7 +94,7 @@ def as_java(sent: Sent, found: JavaMessage, settings: Settings) -> JavaMessage:
     store_host = settings.advertise.replace("2001:db8::7", "2001:db8:0:0:0:0:0:7")  # as Java writes it
     return JavaMessage(
         sent.physical_offset, found.size, 2 if len(message.topic) > 127 else 1, message.topic, appended.queue_id,
-        appended.queue_offset, message.born_ms or appended.store_ms, "0.0.0.0:0", appended.store_ms, store_host,
+        appended.queue_offset, message.born_ms or appended.store_ms, sent.born_host, appended.store_ms, store_host,
         hashlib.sha256(message.body).hexdigest(), properties, appended.message_id, found.tags_code,
     )  # fmt: skip
 

@@ -44,10 +44,14 @@ from tierlog.service.api.routes import (
     timeline,
     topics,
 )
+from tierlog.service.api.routes import (
+    deliveries as delivery_routes,
+)
 from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.queue_counts import QueueCounts
 from tierlog.service.cluster.view import ClusterView, claim_group
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.observing.counts import HttpCounts
 from tierlog.service.server.connections import Connections
 from tierlog.tiering.base.clock import Clock, SystemClock
@@ -57,7 +61,21 @@ from tierlog.tiering.base.telemetry import NO_TRACER
 #: In the order in which a request is compared with their routes.
 _ROUTERS = tuple(
     module.router
-    for module in (produce, messages, hot, counts, topics, timeline, groups, cluster, admin, health, metrics, page)
+    for module in (
+        produce,
+        messages,
+        hot,
+        counts,
+        topics,
+        timeline,
+        groups,
+        delivery_routes,
+        cluster,
+        admin,
+        health,
+        metrics,
+        page,
+    )
 )
 
 
@@ -71,12 +89,14 @@ def create_app(
     cluster: ClusterView | None = None,
     connections: Connections | None = None,
     clock: Clock | None = None,
+    deliveries: Deliveries | None = None,
 ) -> FastAPI:
     """Makes the application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
 
     ``control`` knows the tokens; without any, requests are answered under names of the loopback only. ``audit`` has
     admin calls on record; none by itself. ``cluster`` knows the other stores; None for a store that is alone. ``clock``
-    is what relative times of requests are relative to; that of the machine by itself.
+    is what relative times of requests are relative to; that of the machine by itself. ``deliveries`` are those of the
+    store, started and closed by whoever made them; the application makes some of its own if it is given none.
     """
     needs_tokens = control is not None and control.is_on
     app = routed_app(access=needs_tokens)
@@ -86,6 +106,7 @@ def create_app(
     app.state.needs_tokens = needs_tokens
     app.state.stopping = stopping or threading.Event()
     app.state.audit = audit
+    app.state.deliveries = deliveries or _deliveries_of(engine, settings, clock or SystemClock())
     if cluster is not None:
         _join(engine, settings, cluster)
     errors.install(app)
@@ -115,6 +136,12 @@ def _share(
     app.state.metrics = Metrics(
         engine, counts, connections, lambda: answers.used_bytes, max_groups=settings.metrics.max_groups, cluster=cluster
     )  # fmt: skip
+
+
+def _deliveries_of(engine: Served, settings: Settings, clock: Clock) -> Deliveries | None:
+    """Returns the deliveries of a store; a querier has none."""
+    store = engine.own_store
+    return None if store is None else Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
 
 
 def _join(engine: Served, settings: Settings, cluster: ClusterView) -> None:

@@ -30,6 +30,7 @@ from tierlog.service.cluster.table_view import OwnNode, TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED
 from tierlog.service.observing.logs import configure_logs
@@ -125,8 +126,8 @@ def serve(
             if cluster is not None:
                 cluster.start(first_look_s=process.settings.cluster.ask_timeout_ms / 1000)
             prepare(engine)
-            with process.doors.of(engine, process.settings, process.control, audit=audit):
-                process.answer(engine, audit, cluster, ready)
+            with process.doors.of(engine, process.settings, process.control, audit=audit) as deliveries:
+                process.answer(engine, audit, cluster, ready, deliveries=deliveries)
         finally:
             _last_resort(process.stopping)
             if cluster is not None:
@@ -207,11 +208,13 @@ class _Process:
         audit: AuditLog | None,
         cluster: ClusterView | None,
         ready: Callable[[str], None],
+        *,
+        deliveries: Deliveries | None = None,
     ) -> None:
         """Answers until it is asked to stop."""
         app = create_app(
             engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster,
-            connections=self.connections,
+            connections=self.connections, deliveries=deliveries,
         )  # fmt: skip
         _answer(
             app,

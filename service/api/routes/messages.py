@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
@@ -20,7 +19,15 @@ from tierlog.index.search.query import MAX_LIMIT, Answer
 from tierlog.index.search.query import Query as Question
 from tierlog.service.access.caller import Scope
 from tierlog.service.api.answer_forms import document, form_of, lines, whole
-from tierlog.service.api.answers import answer_in_pieces, memory_of, send_pieces, until_gone, while_wanted, whole_answer
+from tierlog.service.api.answers import (
+    answer_in_pieces,
+    memory_of,
+    send_pieces,
+    until_gone,
+    wait_for,
+    while_wanted,
+    whole_answer,
+)
 from tierlog.service.api.contract import PULL_FORMS, QUERY_FORMS, may_answer
 from tierlog.service.api.deps import Stopping, TheCaller, TheEngine, TheReader, TheServed, TheSettings, check_now
 from tierlog.service.api.errors import store_error
@@ -62,8 +69,6 @@ _LOG = logging.getLogger("tierlog")
 
 router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
 
-#: A long poll waits in steps, so that it ends when the service stops or the client has gone.
-_STEP_S = 0.5
 _LONG_FORMS = (NDJSON, ARROW_STREAM, PARQUET)
 _FORMS = (JSON, *_LONG_FORMS)
 _ENDINGS = {NDJSON: "ndjson", ARROW_STREAM: "arrows", PARQUET: "parquet"}
@@ -178,7 +183,7 @@ async def pull(
         arrival: asyncio.Future[None] = loop.create_future()
         notify = partial(loop.call_soon_threadsafe, arrival.set_result, None)
         with await run(partial(engine.watch, topic, queue_id, asked.offset, notify)):
-            await _wait(arrival, asked.wait_ms / 1000, request, stopping)
+            await wait_for(arrival, asked.wait_ms / 1000, request, stopping)
         check_now(request, Scope.READ, topic)
         result = await run(read)
     return await run(partial(answer, result)) if len(result.messages) else answer(result)
@@ -229,16 +234,6 @@ def message(
     if not caller.may(Scope.READ, shown["topic"]):
         raise MessageNotFoundError(f"no message has the id {message_id}")
     return JSONResponse(shown)
-
-
-async def _wait(arrival: asyncio.Future[None], timeout_s: float, request: Request, stopping: threading.Event) -> None:
-    """Waits on the event loop: the few threads of a lane are for those who have work to do."""
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + timeout_s
-    while (left_s := end_s - loop.time()) > 0 and not stopping.is_set() and not await request.is_disconnected():
-        await asyncio.wait([arrival], timeout=min(left_s, _STEP_S))
-        if arrival.done():
-            return
 
 
 async def download(request: Request, query: PagedQuery, media_type: str, name: str) -> Response:

@@ -7,7 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.support.stores.engines import tiny_settings
@@ -15,6 +15,11 @@ from tierlog.service.config.settings import Settings
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.format.client_batch import BatchEntry, encode_client_batch
+from tierlog.tiering.format.properties import KEYS as KEYS_NAME
+from tierlog.tiering.format.properties import TAGS as TAGS_NAME
+from tierlog.tiering.format.properties import encode_properties
+from tierlog.tiering.format.record import encode_host
 from tierlog.tiering.message.batch import Message
 
 #: Longer than 127 characters, which only records of version 2 can name.
@@ -28,6 +33,11 @@ _SIZES: dict[str, object] = {
     "index__classic_items": 150,
 }
 KEYS = ("k1", "k2", "k3", "Aa", "BB", "订单-7", "clé", "😀", "ORDER")
+#: Addresses of clients, and as Java writes them.
+_CLIENTS = (
+    (bytes((10, 1, 2, 3)), "10.1.2.3"),
+    (bytes.fromhex("20010db8") + bytes(11) + b"\x09", "[2001:db8:0:0:0:0:0:9]"),
+)
 TAGS = ("", "TagA", "TagB", "标签", "polygenelubricants")
 
 
@@ -37,6 +47,8 @@ class Sent:
 
     message: Message
     appended: Appended
+    #: As Java writes it.
+    born_host: str = "0.0.0.0:0"
 
     @property
     def physical_offset(self) -> int:
@@ -87,12 +99,44 @@ class WrittenStore:
 
     def append_mixed(self, count: int, *, most_bytes: int = 1_500) -> None:
         """Append ``count`` messages of every kind, in batches."""
-        for topic in TOPICS:
-            self.engine.create_topic(topic, 7)
+        self._create_topics()
         while count > 0:
             batch = min(count, self.chance.randrange(1, 9))
             self.append(self._any_message(most_bytes) for _ in range(batch))
             count -= batch
+
+    def append_from_clients(self, count: int) -> None:
+        """Append messages as clients of RocketMQ send them, single ones and client batches in one append."""
+        self._create_topics()
+        while count > 0:
+            messages, sent = self.engine.client_messages(), []
+            self.clock.advance(2_000)
+            for _ in range(self.chance.randrange(1, 4)):
+                ip, host = self.chance.choice(_CLIENTS)
+                first = self._any_message(900)
+                born_ms = first.born_ms or 0
+                batch = [replace(self._any_message(900), topic=first.topic, born_ms=born_ms) for _ in range(4)]
+                if self.chance.random() < 0.5:
+                    entries = [BatchEntry(self.chance.getrandbits(31), one.body, _text_of(one)) for one in batch]
+                    messages.add_batch(
+                        first.topic, first.queue_id, encode_client_batch(entries), born_ms=born_ms,
+                        born_host=encode_host(ip, 54321), reconsume_times=self.chance.randrange(3),
+                    )  # fmt: skip
+                else:
+                    batch = [first]
+                    messages.add(
+                        first.topic, first.queue_id, first.body, _text_of(first) + b"WAIT\x01true", flag=-5,
+                        sys_flag=0x2, born_ms=born_ms, born_host=encode_host(ip, 54321), reconsume_times=16,
+                        prepared_offset=77,
+                    )  # fmt: skip
+                sent += [(one, f"{host}:54321") for one in batch]
+            placed = self.engine.append(messages)
+            self.sent += [Sent(message, where, host) for (message, host), where in zip(sent, placed, strict=True)]
+            count -= len(sent)
+
+    def _create_topics(self) -> None:
+        for topic in TOPICS:
+            self.engine.create_topic(topic, 7)
 
     def _any_message(self, most_bytes: int) -> Message:
         chance = self.chance
@@ -137,6 +181,11 @@ class JudgedStore:
     def hot(self) -> list[Sent]:
         """Messages whose records the directory holds."""
         return [sent for sent in self.sent if sent.physical_offset >= self.border]
+
+
+def _text_of(message: Message) -> bytes:
+    own = {KEYS_NAME: " ".join(message.keys), TAGS_NAME: message.tag, **message.properties}
+    return encode_properties({name: value for name, value in own.items() if value})
 
 
 def digests(root: Path) -> dict[str, str]:
@@ -185,6 +234,23 @@ def _clean(folder: Path, seed: int) -> JudgedStore:
 
 def _ipv6_host(folder: Path, seed: int) -> JudgedStore:
     return _closed(folder, seed, _mixed, advertise="[2001:db8::7]:10911")
+
+
+def _from_clients(folder: Path, seed: int) -> JudgedStore:
+    def fill(store: WrittenStore) -> None:
+        store.append_mixed(40)
+        store.append_from_clients(150)
+        store.roll()
+        store.append_from_clients(20)
+
+    return _closed(folder, seed, fill, advertise="[2001:db8::7]:10911")
+
+
+def _from_clients_with_checksums(folder: Path, seed: int) -> JudgedStore:
+    def fill(store: WrittenStore) -> None:
+        store.append_from_clients(100)
+
+    return _closed(folder, seed, fill, hot__record_checksum=True)
 
 
 def _record_checksums(folder: Path, seed: int) -> JudgedStore:
@@ -310,7 +376,8 @@ def _killed_after_removal(folder: Path, seed: int) -> JudgedStore:
 BUILDERS: dict[str, Callable[[Path, int], JudgedStore]] = {
     builder.__name__.removeprefix("_"): builder
     for builder in (
-        _clean, _ipv6_host, _record_checksums, _nothing_sent, _large_bodies, _rolled_last, _first_segments_removed,
+        _clean, _ipv6_host, _from_clients, _from_clients_with_checksums, _record_checksums, _nothing_sent,
+        _large_bodies, _rolled_last, _first_segments_removed,
         _killed, _killed_before_dispatch, _killed_before_the_first_checkpoint, _killed_after_a_roll,
         _killed_after_removal, _killed_in_a_record, _recovered_from_a_torn_record, _classic_index,
         _classic_index_after_removal, _killed_with_classic_index,
