@@ -236,6 +236,9 @@ class RemotingDoor:
 
     async def _finish_stop(self, timeout_s: float) -> None:
         await self._listener.wait_closed()
+        for connection in list(self.connections):
+            if not connection.in_work:
+                connection.end()
         if self._in_work:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s / 2):
@@ -277,8 +280,7 @@ class RemotingDoor:
         """Forgets a connection."""
         self.connections.discard(connection)
         self._polls.disconnected(connection)
-        if connection.client_id is not None:
-            self.broker.clients.disconnected(connection)
+        self.broker.clients.disconnected(connection)
 
     def received(self, connection: Connection, frame: Frame) -> None:
         """Has a request answered."""
@@ -333,6 +335,11 @@ class RemotingDoor:
             call.reply(RemotingAnswer())  # counts it as answered
         else:
             self._give(self._lanes[call.lane], HANDLERS[call.code], call)
+
+    @property
+    def in_work(self) -> int:
+        """Bytes of requests that are not answered yet, and of frames that are not whole."""
+        return self._in_work
 
     def _give(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         if lane.under_way >= lane.most:

@@ -82,6 +82,7 @@ def test_what_is_no_frame_ends_the_connection_and_nothing_else(tmp_path: Path, d
         client.socket.sendall(data)
         assert client.is_closed_by_peer()
         assert other.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SUCCESS
+        assert world.in_work() == 0
 
 
 _CODES = st.sampled_from([int(code) for code in RequestCode]) | st.integers(-(1 << 31), (1 << 31) - 1)
@@ -127,6 +128,18 @@ def test_a_client_that_sends_half_a_frame_is_closed_in_time(tmp_path: Path) -> N
     with remoting_world(tmp_path / "store", {"serve.receive_timeout_ms": 100}) as world, world.client() as client:
         client.socket.sendall(encode_frame(Frame(106, 1))[:10])
         assert client.is_closed_by_peer()
+
+
+@pytest.mark.parametrize("rest", [b"", struct.pack(">iI", -1, 0)])
+def test_what_a_client_held_is_counted_no_longer_when_it_is_gone(tmp_path: Path, rest: bytes) -> None:
+    frame = encode_frame(Frame(RequestCode.GET_BROKER_CLUSTER_INFO, 1, body=bytes(5000)))
+    with remoting_world(tmp_path / "store") as world:
+        with world.client() as client:
+            client.socket.sendall(frame[:4000])
+            world.wait_until(lambda: world.in_work() == 4000)
+            client.socket.sendall(frame[4000:] + (rest or frame[:100]))
+            world.wait_until(lambda: world.in_work() == (0 if rest else 100))
+        world.wait_until(lambda: world.in_work() == 0)
 
 
 def test_a_client_that_sends_nothing_is_closed_in_time(tmp_path: Path) -> None:
