@@ -119,15 +119,18 @@ def _node(target: Path) -> None:
     _run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=target)
 
 
-JAVA_5 = ClientProgram(
-    "java-5", ("java/pom_5.xml", *(f"java/{name}" for name in ("remoting", "remoting5", "grpc", "real_server"))), _JDK,
-    _java("pom_5.xml", "remoting", "remoting5", "grpc", "real_server"),
-)  # fmt: skip
-JAVA_4_9 = ClientProgram("java-4.9", ("java/pom_4_9.xml", "java/remoting"), _JDK, _java("pom_4_9.xml", "remoting"))
+def _java_program(name: str, pom: str, *sources: str) -> ClientProgram:
+    folders = tuple(f"java/{source}" for source in sources)
+    return ClientProgram(f"java-{name}", (f"java/{pom}", *folders), _JDK, _java(pom, *sources))
+
+
+JAVA_5 = _java_program("5", "pom_5.xml", "lines", "remoting", "remoting5", "real_server")
+JAVA_4_9 = _java_program("4.9", "pom_4_9.xml", "lines", "remoting")
+JAVA_GRPC = _java_program("grpc", "pom_grpc.xml", "lines", "grpc")
 GO = ClientProgram("go", ("go",), (("go", "Go, 1.24 or newer"),), _go)
 PYTHON = ClientProgram("python", ("python",), (), _python)
 NODE = ClientProgram("node", ("node",), (("node", "Node.js, 18 or newer"), ("npm", "npm")), _node)
-PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, GO, PYTHON, NODE)}
+PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, JAVA_GRPC, GO, PYTHON, NODE)}
 
 
 def command_of(program: ClientProgram) -> list[str]:

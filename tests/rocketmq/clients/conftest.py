@@ -19,7 +19,7 @@ from tests.support.rocketmq.real_clients import (
     tierlog_server,
 )
 from tests.tools.cache import ToolMissingError
-from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, NODE, PYTHON, ClientProgram, built, command_of
+from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, NODE, PYTHON, ClientProgram, built, command_of
 
 _HERE = Path(__file__).parent
 
@@ -86,7 +86,7 @@ def go(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealC
 def java_grpc(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The gRPC client 5.1.0 for Java."""
     work = tmp_path_factory.mktemp("java-grpc")
-    with java_client(_built(JAVA_5), "Grpc", work, doors.grpc) as client:
+    with java_client(_built(JAVA_GRPC), "Grpc", work, doors.grpc) as client:
         yield client
 
 
