@@ -61,8 +61,9 @@ class RocketmqSettings(SettingGroup):
         default="pull",
         description=(
             "How consumers of the remoting door get messages that leave it to the broker to share out queues "
-            "(`clientRebalance = false`): `pull` gives each queue to one of them; `pop` gives each message to one of "
-            "them, so that a slow one holds up no others. All other consumers pull."
+            "(`clientRebalance = false`), where `mqadmin setConsumeMode` has not said it for the topic and group: "
+            "`pull` gives each queue to one of them; `pop` gives each message to one of them, so that a slow one holds "
+            "up no others. All other consumers pull."
         ),
     )
     fifo_groups: str = Field(

@@ -17,9 +17,12 @@ from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import TIMER_TOPIC, Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.opening import door_address
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
+from tierlog.service.rocketmq.remoting.handlers.transactions import ProducersOfDoor
+from tierlog.service.rocketmq.transaction_checks import TransactionChecks
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -90,6 +93,8 @@ class Doors:
         clock = clock or SystemClock()
         deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
         timers = Timers(store, clock, SystemRandomness())
+        transactions = Transactions(store, clock)
+        checks = TransactionChecks(store, transactions, clock, SystemRandomness())
         deliveries.start()
         try:
             if self._sockets or store.find_queues(TIMER_TOPIC) is not None:  # what is due fires with the doors shut too
@@ -99,24 +104,30 @@ class Doors:
                 address = door_address(settings, where)
                 door = RemotingDoor(
                     listening, store, settings, clock,
-                    deliveries=deliveries, timers=timers, address=_text(address), control=control, audit=audit,
-                    tls=ServerTls.of(settings.serve),
+                    deliveries=deliveries, timers=timers, transactions=transactions, address=_text(address),
+                    control=control, audit=audit, tls=ServerTls.of(settings.serve),
                 )  # fmt: skip
                 door.start()
+                checks.doors.append(ProducersOfDoor(door.broker).ask)
                 self._opened.append(door)
                 tell(f"tierlog: RocketMQ clients at {_text(address)}")
             placeholder, where = self._sockets.pop("grpc_listen", None), settings.rocketmq.grpc_listen
             if placeholder is not None and where is not None:
                 address = door_address(settings, where)
                 grpc_door = _grpc_door_class()(
-                    store, settings, clock, deliveries=deliveries, timers=timers, address=address, control=control
-                )
+                    store, settings, clock,
+                    deliveries=deliveries, timers=timers, transactions=transactions, address=address, control=control,
+                )  # fmt: skip
                 placeholder.close()  # it has kept the port, which gRPC binds itself
                 grpc_door.start()
+                checks.doors.append(grpc_door.ask)
                 self._opened.append(grpc_door)
                 tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
+            if checks.doors:
+                checks.start()
             yield deliveries
         finally:
+            checks.close()
             self.stop()
             timers.close()
             deliveries.close()
@@ -148,7 +159,7 @@ def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[st
         raise InvalidRequestError("a gateway takes gRPC", hint="say where, by rocketmq.grpc_listen")
     host, _, _ = where.rpartition(":")
     control.check_listener(
-        host.strip("[]"), hint="`tierlog token --secret` makes an entry for access.tokens_file (docs/access.md)"
+        host.strip("[]"), hint="`tierlog token --rocketmq` makes an entry for access.tokens_file (docs/access.md)"
     )
     with _needs_grpc():
         from tierlog.service.rocketmq.grpc.gateway import Gateway

@@ -18,6 +18,7 @@ from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError
 from tierlog.service.rocketmq.topics import is_system_topic
@@ -201,6 +202,7 @@ class DoorParts:
     store: Store
     deliveries: Deliveries
     timers: Timers
+    transactions: Transactions
     settings: Settings
     clock: Clock
     lanes: DoorLanes

@@ -7,19 +7,19 @@ and it sends its settings again.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tierlog.service.config.settings import Settings
-from tierlog.service.rocketmq.grpc.calls import GrpcCall, group_name, is_fifo
+from tierlog.service.rocketmq.grpc.calls import GrpcCall, full_name, group_name, is_fifo
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.messages import set_milliseconds
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.tiering.base.clock import Clock
 
+_LOG = logging.getLogger("tierlog")
 #: Silence after which a client is gone. Clients send a heartbeat every 10 s.
 CLIENT_MS = 60_000
 RECEIVE_BATCH = 32
@@ -72,6 +72,16 @@ class GrpcClients:
         client.seen_s = self._clock.monotonic_s()
         return client
 
+    def producers(self, topic: str) -> list[str]:
+        """Returns the clients with a stream that said that they send to a topic."""
+        return [
+            client_id
+            for client_id, client in self._by_id.items()
+            if client.streams
+            and client.settings is not None
+            and any(full_name(one) == topic for one in client.settings.publishing.topics)
+        ]
+
     def expire(self) -> None:
         """Forgets clients that are gone."""
         for client_id in [client_id for client_id in self._by_id if not self.is_there(client_id)]:
@@ -114,9 +124,11 @@ class GrpcClients:
         """Sends a command to a client; False if it has no stream."""
         client = self._by_id.get(client_id)
         for call in () if client is None else tuple(client.streams):
-            with contextlib.suppress(asyncio.InvalidStateError, Exception):
+            try:
                 await call.write(command)
                 return True
+            except Exception as error:  # of gRPC: the stream has ended meanwhile
+                _LOG.debug("a client could not be told: %s", error)
         return False
 
     def merged(self, settings: Any) -> Any:

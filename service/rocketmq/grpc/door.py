@@ -8,6 +8,7 @@ from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
@@ -19,7 +20,12 @@ from tierlog.service.rocketmq.grpc.routes import Routes
 from tierlog.service.rocketmq.grpc.sends import Sends
 from tierlog.service.rocketmq.grpc.server import GrpcServer
 from tierlog.service.rocketmq.grpc.service import Answering
+from tierlog.service.rocketmq.grpc.transactions import TransactionEnds
 from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.message.stored_message import StoredMessage
+
+#: Time for a question to a producer to be sent.
+_ASK_S = 5.0
 
 
 class GrpcDoor:
@@ -33,14 +39,19 @@ class GrpcDoor:
         *,
         deliveries: Deliveries,
         timers: Timers,
+        transactions: Transactions,
         address: tuple[str, int] | None = None,
         control: AccessControl | None = None,
     ) -> None:
         """``address`` is host and port that clients are told; unless given, where it listens."""
         lanes = DoorLanes(settings.serve)
+        self._answers: _StoreAnswers | None = None
 
         def make(waits: Waits, told: tuple[str, int]) -> _StoreAnswers:
-            return _StoreAnswers(DoorParts(store, deliveries, timers, settings, clock, lanes, told, waits))
+            self._answers = _StoreAnswers(
+                DoorParts(store, deliveries, timers, transactions, settings, clock, lanes, told, waits)
+            )
+            return self._answers
 
         self._server = GrpcServer(settings, SignedAccess(control, clock), make, address=address)
 
@@ -48,6 +59,12 @@ class GrpcDoor:
     def port(self) -> int:
         """The port that it listens on."""
         return self._server.port
+
+    def ask(self, group: str, half: StoredMessage) -> bool:
+        """Asks a producer about a transaction, from another thread; False if none of its group is at this door."""
+        if self._answers is None:
+            return False
+        return self._server.run(self._answers.ends.ask(group, half), _ASK_S) or False
 
     def start(self) -> None:
         """Accepts connections from now on; :class:`InvalidRequestError` if it cannot listen there."""
@@ -66,6 +83,7 @@ class _StoreAnswers:
         self._renewals = Renewals(parts, self._clients)
         self._sends = Sends(parts)
         routes, offsets = Routes(parts), Offsets(parts)
+        self.ends = TransactionEnds(parts, self._clients)
         receives = Receives(parts, self._clients, self._renewals)
         self.calls: Mapping[str, Answering] = {
             "QueryRoute": routes.query_route,
@@ -83,6 +101,7 @@ class _StoreAnswers:
             "UpdateOffset": offsets.update_offset,
             "GetOffset": offsets.get_offset,
             "QueryOffset": offsets.query_offset,
+            "EndTransaction": self.ends.end_transaction,
         }
 
     async def start(self) -> None:

@@ -202,7 +202,13 @@ class _GatewayAnswers:
 
     async def _submitted(self, one: SentMessage, call: GrpcCall) -> asyncio.Future[Appended]:
         """Hands a message to the producer of its topic."""
+        if one.is_prepared:
+            raise RefusedError(
+                Code.NOT_IMPLEMENTED, "a gateway takes no transactions; send them to the store's own door"
+            )
         topic, text, queue_id, group = one.topic, one.properties, None, one.message_group or None
+        if one.has_delay and self._settings.rocketmq.consume_at is None:  # a store without doors has no timers
+            raise RefusedError(Code.NOT_IMPLEMENTED, "delayed messages need the store's door; set rocketmq.consume_at")
         if one.has_delay:
             queues = (await self._route(topic)).queues
             own = next(self._turn) % queues if group is None else queue_of_group(group, queues)

@@ -36,18 +36,22 @@ from tierlog.tiering.message.stored_message import StoredMessage
 
 BORN_HOST, _TRACE_CONTEXT, _PRIORITY = "__BORNHOST", "TRACE_CONTEXT", "_SYS_MSG_PRIORITY_"
 _DELIVER_MS = "TIMER_DELIVER_MS"
+PREPARED, PRODUCER_GROUP, _IMMUNITY_S = "TRAN_MSG", "PGROUP", "CHECK_IMMUNITY_TIME_IN_SECONDS"
+#: Longest time for which nobody asks about a transaction.
+_MOST_IMMUNE_S = 3_600
 _DEAD_TOPIC, _DEAD_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 _DELAYS = ("DELAY", _DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 #: Names that RocketMQ keeps for itself: nobody sets them as a user's property, and none is shown as one.
 SYSTEM_NAMES = OWN_FIELDS | {
     UNIQ_KEY, SHARDING_KEY, BORN_HOST, _TRACE_CONTEXT, _PRIORITY, _DEAD_TOPIC, _DEAD_ID, *_DELAYS,
-    "TRACE_ON", "MSG_REGION", "WAIT", "RETRY_TOPIC", "ORIGIN_GROUP", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
+    PREPARED, PRODUCER_GROUP, _IMMUNITY_S,
+    "TRACE_ON", "MSG_REGION", "WAIT", "RETRY_TOPIC", "ORIGIN_GROUP", "REAL_TOPIC", "REAL_QID",
     "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
     "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME",
     "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO", "EXTEND_UNIQ_INFO", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT",
     "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET", "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL",
-    "BORN_TIMESTAMP", "__transactionId__", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES",
+    "BORN_TIMESTAMP", "__transactionId__", "TRANSACTION_CHECK_TIMES",
 }  # fmt: skip
 #: What Java takes for a control character.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -68,16 +72,20 @@ class SentMessage(NamedTuple):
     message_id: str
     message_group: str
     has_delay: bool
+    is_prepared: bool = False
 
 
 def sent_message(message: Any, topic: str, *, now_ms: int, max_body_bytes: int) -> SentMessage:
     """Checks a message and lays it out; :class:`RefusedError` with the code of the first thing that is wrong."""
     of = message.system_properties
     has_delay = of.HasField("delivery_timestamp")
+    is_prepared = of.message_type == enums.MessageType.TRANSACTION
     properties = _property_text(message, milliseconds(of.delivery_timestamp) if has_delay else None)
+    if is_prepared:
+        properties += _prepared_text(of, topic)
     born_ms = milliseconds(of.born_timestamp) if of.HasField("born_timestamp") else now_ms
     body = _body(message, max_body_bytes)
-    return SentMessage(topic, body, properties, born_ms, of.message_id, of.message_group, has_delay)
+    return SentMessage(topic, body, properties, born_ms, of.message_id, of.message_group, has_delay, is_prepared)
 
 
 def _property_text(message: Any, deliver_ms: int | None) -> bytes:
@@ -112,6 +120,18 @@ def _property_text(message: Any, deliver_ms: int | None) -> bytes:
             Code.MESSAGE_PROPERTIES_TOO_LARGE, f"keys, tag and properties take {len(text)} of {_MAX_TEXT_BYTES} bytes"
         )
     return text
+
+
+def _prepared_text(of: Any, topic: str) -> bytes:
+    """What says that a message waits for the end of its transaction, and who is asked about it: gRPC's producers have
+    no group, and are asked by the topic that they send to."""
+    found = {PREPARED: "true", PRODUCER_GROUP: topic}
+    if of.HasField("orphaned_transaction_recovery_duration"):
+        seconds = of.orphaned_transaction_recovery_duration.seconds
+        if not 0 <= seconds <= _MOST_IMMUNE_S:
+            raise RefusedError(Code.BAD_REQUEST, f"a transaction may be left alone for {_MOST_IMMUNE_S} s at most")
+        found[_IMMUNITY_S] = str(seconds)
+    return "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in found.items()).encode()
 
 
 def _check_user_properties(found: Mapping[str, str]) -> None:
@@ -225,7 +245,7 @@ def shown_message(stored: StoredMessage, topic: Any) -> Any:
 
 def _message_type(properties: Mapping[str, str]) -> int:
     kinds: Any = enums.MessageType
-    if properties.get("TRAN_MSG") == "true":
+    if properties.get(PREPARED) == "true":
         return int(kinds.TRANSACTION)
     if any(name in properties for name in _DELAYS):
         return int(kinds.DELAY)

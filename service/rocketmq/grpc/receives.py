@@ -22,6 +22,7 @@ from tierlog.service.rocketmq.grpc.messages import milliseconds, set_millisecond
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.grpc.renewals import KEPT_MS, Renewals
 from tierlog.tiering.base.errors import InvalidHandleError, InvalidRequestError, StoreError, TopicNotFoundError
+from tierlog.tiering.message.batch import ANY_QUEUE
 from tierlog.tiering.message.tags import TagFilter
 
 LEAST_INVISIBLE_MS = 10_000
@@ -50,15 +51,19 @@ class Receives:
         topic = call.topic(request.message_queue.topic, Scope.READ)
         group = group_name(request.group)
         self._clients.heard_of(call.client_id)
+        in_order = is_fifo(self._parts.settings, group)
+        # simple consumers name a queue that they chose in turn, and wait there while others have messages: as with
+        # RocketMQ, they are given what the store has, wherever it lies
+        queue_id = max(ANY_QUEUE, request.message_queue.id) if in_order else ANY_QUEUE
         ask = partial(
             self._deliveries.receive,
             group,
             topic,
-            max(-1, request.message_queue.id),
+            queue_id,
             limit=_checked_size(request.batch_size),
             invisible_ms=_invisible_ms(request),
             tag=tag_expression(request.filter_expression),
-            fifo=is_fifo(self._parts.settings, group),
+            fifo=in_order,
             attempt_id=request.attempt_id or None,
         )
         deadline_s = self._parts.clock.monotonic_s() + polling_ms(request, call) / 1000

@@ -17,20 +17,22 @@ from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.config.settings import Settings
-from tierlog.service.delivery.timers import TIMER_TOPIC, recall_handle, scheduled
+from tierlog.service.delivery.timers import recall_handle, scheduled
+from tierlog.service.delivery.transactions import half_message
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
+from tierlog.service.rocketmq.grpc.transactions import transaction_id
 from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
-from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError, TopicNotFoundError
+from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError, OverloadedError, TopicNotFoundError
 from tierlog.tiering.format.hashing import java_hash
 
 _KINDS = frozenset(
     (
         enums.MessageType.MESSAGE_TYPE_UNSPECIFIED, enums.MessageType.NORMAL, enums.MessageType.FIFO,
-        enums.MessageType.DELAY, enums.MessageType.PRIORITY,
+        enums.MessageType.DELAY, enums.MessageType.TRANSACTION, enums.MessageType.PRIORITY,
     )
 )  # fmt: skip
 MOST_MESSAGES = 1_024
@@ -66,6 +68,7 @@ class _Placed(NamedTuple):
     message_id: str
     sent: Sent
     recall_handle: str
+    is_prepared: bool
 
 
 class Sends:
@@ -103,8 +106,9 @@ class Sends:
             )
         self._bytes += size
         try:
-            if any(one.sent.topic == TIMER_TOPIC for one in found) and store.find_queues(TIMER_TOPIC) is None:
-                await self._parts.lanes.change.run(partial(store.make_topic, TIMER_TOPIC, 1, may_make=True))
+            for waiting in {one.sent.topic for one in found} - {topic}:
+                if store.find_queues(waiting) is None:
+                    await self._parts.lanes.change.run(partial(store.make_topic, waiting, 1, may_make=True))
             outcomes = [await each for each in [self._appended(one.sent) for one in found]]
         finally:
             self._bytes -= size
@@ -120,6 +124,7 @@ class Sends:
                     status=OK,
                     message_id=one.message_id,
                     offset=outcome[0].queue_offset,
+                    transaction_id=transaction_id(outcome[0]) if one.is_prepared else "",
                     recall_handle=one.recall_handle,
                 )
             statuses.append(status)
@@ -134,21 +139,25 @@ class Sends:
         return messages.RecallMessageResponse(status=OK, message_id=message_id)
 
     def _placed(self, one: SentMessage, born_host: bytes, now_ms: int) -> _Placed:
-        """Finds the queue of a message, or has it wait for its time in the topic of those that do."""
+        """Finds the queue of a message, or has it wait in the topic of those that do."""
         topic, queue_id, properties, handle = one.topic, self._queue_of(one), one.properties, None
-        if one.has_delay:
-            try:
+        try:
+            if one.is_prepared:
+                topic, queue_id, properties, _ = half_message(topic, queue_id, properties, now_ms)
+            elif one.has_delay:
                 entry = scheduled(topic, queue_id, properties, now_ms)
-            except InvalidRequestError as error:
-                raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
-            if entry is not None:
-                handle = recall_handle(self._parts.store.store_id, entry)
-                topic, queue_id, properties, _ = entry
+                if entry is not None:
+                    handle = recall_handle(self._parts.store.store_id, entry)
+                    topic, queue_id, properties, _ = entry
+        except MessageTooLargeError as error:
+            raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from None
+        except InvalidRequestError as error:
+            raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
         sent = Sent(
             topic=topic, queue_id=queue_id, body=one.body, properties=properties, flag=0, sys_flag=0,
             born_ms=one.born_ms, born_host=born_host,
         )  # fmt: skip
-        return _Placed(one.message_id, sent, handle or "")
+        return _Placed(one.message_id, sent, handle or "", one.is_prepared)
 
     def _appended(self, sent: Sent) -> asyncio.Future[_Outcome]:
         """Has a message appended; the future never has an error, so that nobody has to look at it."""

@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import uvloop
@@ -30,6 +31,7 @@ from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.errors import InvalidRequestError
 
 _LOG = logging.getLogger("tierlog")
+T = TypeVar("T")
 #: How often clients that are gone are forgotten, and deliveries prolonged.
 _LOOK_S = 5.0
 #: A client has a stream of Telemetry, and a call for each queue that it waits for.
@@ -105,6 +107,19 @@ class GrpcServer:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout_s + 1)
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
+        """Does work on the loop for another thread; None if it was not done in time, or the loop has ended."""
+        try:
+            done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            return None
+        try:
+            return done.result(timeout_s)
+        except (TimeoutError, CancelledError):
+            done.cancel()
+            return None
 
     # the loop
 

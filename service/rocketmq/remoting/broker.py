@@ -9,11 +9,13 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
+from tierlog.service.rocketmq.remoting.request_modes import RequestModes
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.tiering.base.clock import Clock
 
@@ -34,6 +36,8 @@ class Broker:
     locks: QueueLocks
     deliveries: Deliveries
     timers: Timers
+    transactions: Transactions
+    modes: RequestModes
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
     #: Runs something on the thread of the connections; from any thread.

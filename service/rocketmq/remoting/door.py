@@ -30,6 +30,7 @@ from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.remoting.broker import Broker
@@ -64,9 +65,13 @@ from tierlog.service.rocketmq.remoting.handlers import (
     sending,
     topic_tools,
 )
+from tierlog.service.rocketmq.remoting.handlers import (
+    transactions as transactions_handlers,
+)
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.refusals import why_refused
+from tierlog.service.rocketmq.remoting.request_modes import RequestMode, RequestModes
 from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
@@ -78,7 +83,7 @@ _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
 SUBJECTS = (
     assignment, broker_tools, client_tools, group_tools, locking, lookups, membership, offsets, popping, pulling,
-    recalling, routes, sending, topic_tools,
+    recalling, routes, sending, topic_tools, transactions_handlers,
 )  # fmt: skip
 #: Silence after which RocketMQ closes a connection.
 IDLE_S = 120
@@ -129,6 +134,7 @@ class RemotingDoor:
         *,
         deliveries: Deliveries,
         timers: Timers,
+        transactions: Transactions,
         address: str,
         control: AccessControl,
         audit: AuditLog | None = None,
@@ -150,7 +156,8 @@ class RemotingDoor:
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
             polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
-            audit=audit, call_soon=self.call_soon,
+            transactions=transactions, audit=audit, call_soon=self.call_soon,
+            modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)),
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []

@@ -14,11 +14,22 @@ _FILTERS = "filtering by expressions of SQL92 or by classes is not supported: su
 _UNITS = "units of topics are not supported"
 _STATIC = "static topics, whose queues are spread over brokers, are not supported"
 _LISTS = "make and change topics and groups one by one"
+_WAITING = "how many requests wait is in the service's metrics"
+_NAMES = "code 206 lists topics"
+_TRANSFER = "offsets are not copied between groups, and no trace is kept of who consumed a message when"
+_DUMPS = "what lies in a queue is told by `tierlog` itself (tierlog dump, tierlog check)"
+_SLAVES = "copies of a store are kept by its archive, not by other brokers"
 
 #: By code; whole ranges, the end included, for what belongs together.
 REFUSED: Mapping[range | int, str] = {
     18: _LISTS,
     225: _LISTS,
+    23: _NAMES,
+    200055: _WAITING,
+    303: _TRANSFER,
+    314: _TRANSFER,
+    317: _TRANSFER,
+    321: _DUMPS,
     25: _SETTINGS,
     26: _SETTINGS,
     318: _SETTINGS,
@@ -33,8 +44,8 @@ REFUSED: Mapping[range | int, str] = {
     104: _BROKERS,
     205: _BROKERS,
     327: _BROKERS,
-    range(901, 909): _BROKERS,
-    range(1001, 1014): _BROKERS,
+    range(901, 909): _SLAVES,
+    range(1001, 1014): _SLAVES,
     100: _KEY_VALUES,
     301: _FILTERS,
     302: _FILTERS,
@@ -43,6 +54,11 @@ REFUSED: Mapping[range | int, str] = {
     513: _STATIC,
     range(3001, 3011): _USERS,
 }
+
+
+def refused_codes() -> set[int]:
+    """Returns every code that is refused with a reason."""
+    return {code for codes in REFUSED for code in (codes if isinstance(codes, range) else (codes,))}
 
 
 def why_refused(code: int) -> str:

@@ -30,8 +30,8 @@ class GrpcWorld:
         return GrpcClient(self.address, **more)
 
     def stored(self, topic: str = "orders") -> list[StoredMessage]:
-        """All messages of a topic, queue by queue."""
-        queues = self.store.queues_of(topic)
+        """All messages of a topic, queue by queue; none if it is not there."""
+        queues = self.store.find_queues(topic) or 0
         return [one for queue_id in range(queues) for one in self.store.pull(topic, queue_id, 0, 1_000).messages]
 
 

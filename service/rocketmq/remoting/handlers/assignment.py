@@ -1,8 +1,8 @@
 """Which queues a consumer reads that leaves it to the broker, and whether it pulls or pops.
 
-One setting says which of the two, for all groups. Who pulls gets queues of its own, by the rules that clients have
-themselves. Who pops asks for all queues at once, and shares them message by message; the group's topic of messages to
-deliver again is not given to it, as those come with what it pops.
+Tools say which of the two, for a topic and a group, and a setting for all others. Who pulls gets queues of its own, by
+the rules that clients have themselves. Who pops asks for all queues at once, and shares them message by message; the
+group's topic of messages to deliver again is not given to it, as those come with what it pops.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any
 
 from tierlog.service.delivery.group_topics import RETRY_PREFIX
 from tierlog.service.engine.groups import allocate
+from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
 from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import queues_of
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
+from tierlog.service.rocketmq.remoting.request_modes import RequestMode
+from tierlog.service.rocketmq.topics import is_group_topic
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.message.batch import ANY_QUEUE
 
@@ -40,7 +43,7 @@ _STRATEGIES: Mapping[str, Callable[[int, Sequence[str], str], list[int]]] = {
 }
 
 
-@handles(RequestCode.QUERY_ASSIGNMENT, lane=CallLane.LOOP)
+@handles(RequestCode.QUERY_ASSIGNMENT, lane=CallLane.READ)
 def query_assignment(call: RemotingCall) -> RemotingAnswer:
     """Answers with a client's queues of a topic."""
     asked = _texts(call, "topic", "consumerGroup", "clientId")
@@ -48,7 +51,7 @@ def query_assignment(call: RemotingCall) -> RemotingAnswer:
     check_may_read(call, topic)
     queues = queues_of(broker, topic)
     document = call.document()
-    pops = broker.settings.rocketmq.request_mode == "pop" and document.get("messageModel") != _BROADCASTING
+    pops = document.get("messageModel") != _BROADCASTING and _pops(broker, topic, asked["consumerGroup"])
     clients = [one.client_id for one in broker.clients.consumers(asked["consumerGroup"])]
     found: Sequence[int]
     if pops:
@@ -69,15 +72,26 @@ def query_assignment(call: RemotingCall) -> RemotingAnswer:
     return RemotingAnswer.of_json({"messageQueueAssignments": assignments})
 
 
-@handles(RequestCode.SET_MESSAGE_REQUEST_MODE, lane=CallLane.LOOP)
+def _pops(broker: Broker, topic: str, group: str) -> bool:
+    """Whether a group pops a topic; what was sent back, if it pops all that its members read."""
+    if not topic.startswith(RETRY_PREFIX):
+        return broker.modes.of(topic, group) is RequestMode.POP
+    read = {name for one in broker.clients.consumers(group) if one.info is not None for name in one.info.subscriptions}
+    topics = [name for name in read if not is_group_topic(name)]
+    return bool(topics) and all(broker.modes.of(name, group) is RequestMode.POP for name in topics)
+
+
+@handles(RequestCode.SET_MESSAGE_REQUEST_MODE, lane=CallLane.APPEND)
 def set_request_mode(call: RemotingCall) -> RemotingAnswer:
-    """Agrees to the mode that all groups have, and refuses another."""
-    check_may_read(call, _texts(call, "topic", "consumerGroup")["topic"])
-    wanted, own = str(call.document().get("mode", _PULL)).lower(), call.broker.settings.rocketmq.request_mode
-    if wanted != own:
-        raise InvalidRequestError(
-            f"the mode {wanted[:100]} for one group", hint="rocketmq.request_mode is the one for all of them"
-        )
+    """Sets whether a group pulls or pops a topic; its consumers follow when they ask again, within 20 s."""
+    asked = _texts(call, "topic", "consumerGroup", "mode")
+    topic, group, mode = asked["topic"], asked["consumerGroup"], asked["mode"].lower()
+    check_may_read(call, topic)
+    queues_of(call.broker, topic)
+    if mode not in set(RequestMode) or (topic.startswith(RETRY_PREFIX) and mode != RequestMode.PULL):
+        raise InvalidRequestError(f"no mode {mode[:100]!r} for this topic", hint="PULL or POP; a retry topic is pulled")
+    with call.recorded(topic=topic, group=group, mode=mode):
+        call.broker.modes.set(topic, group, RequestMode(mode))
     return RemotingAnswer()
 
 

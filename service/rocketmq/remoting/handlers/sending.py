@@ -18,6 +18,7 @@ from tierlog.service.delivery.group_topics import (
     retry_topic,
 )
 from tierlog.service.delivery.timers import recall_handle, scheduled
+from tierlog.service.delivery.transactions import half_message
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.remoting.calls import (
     CallLane,
@@ -51,6 +52,8 @@ _LONG = {
 }  # fmt: skip
 _SHORT = {name: name for name in _LONG}
 _INT32_END = 1 << 31
+#: The property of a message whose producer says later what became of it.
+_PREPARED = f"{VALUE_END}TRAN_MSG{NAME_END}true{VALUE_END}"
 _QUEUES_OF_GROUP = 1
 #: The next queue for a client that leaves the choice to the broker.
 _turn = count()
@@ -101,10 +104,26 @@ def _send(call: RemotingCall) -> RemotingAnswer | None:
         born_host=call.connection.host, reconsume_times=reconsumed,
     )  # fmt: skip
     more = {"transactionId": unique_key(text)}
-    if not topic.startswith(DEAD_LETTER_PREFIX):
+    if not is_batch and _PREPARED in f"{VALUE_END}{text}{VALUE_END}":
+        sent = _half(call, sent)
+    elif not topic.startswith(DEAD_LETTER_PREFIX):
         sent, more = _delayed(call, sent, more)
     call.broker.sends.add(sent, partial(_answer, call, more))
     return None
+
+
+def _half(call: RemotingCall, sent: Sent) -> Sent:
+    """Returns a message as it waits for what its producer says of its transaction."""
+    half = half_message(
+        sent.topic, sent.queue_id, sent.properties or b"", call.broker.clock.now_ms(), sys_flag=sent.sys_flag
+    )
+    if call.broker.store.find_queues(half.topic) is None:
+        if call.lane is CallLane.LOOP:
+            raise OnLaneError(CallLane.APPEND)
+        call.broker.store.make_topic(half.topic, 1, may_make=True)
+    return replace(
+        sent, topic=half.topic, queue_id=half.queue_id, properties=half.properties, sys_flag=half.sys_flag
+    )  # fmt: skip
 
 
 def _delayed(call: RemotingCall, sent: Sent, more: dict[str, str]) -> tuple[Sent, dict[str, str]]:

@@ -41,6 +41,12 @@ def test_a_message_is_given_once_and_acknowledged_never_again(world: GrpcWorld, 
     assert answer.status.code == Code.OK
 
 
+def test_a_consumer_that_names_a_queue_is_given_what_other_queues_have(client: GrpcClient) -> None:
+    """Simple consumers go through the queues in turn, and wait at each for as long as they were told."""
+    sent(client, 1, 2, 3, 4)
+    assert sorted(bodies(client.receive(queue_id=3)[1])) == [b"1", b"2", b"3", b"4"]
+
+
 def test_every_group_gets_every_message(client: GrpcClient) -> None:
     sent(client, 1)
     assert list(bodies(client.receive("g1")[1])) == list(bodies(client.receive("g2")[1])) == [b"1"]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.service.delivery_world import DeliveryWorld
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
 from tierlog.service.rocketmq.grpc.clients import CLIENT_MS, GrpcClients
 from tierlog.service.rocketmq.grpc.renewals import KEPT_MS, MOST_MS, Renewals
@@ -19,7 +20,8 @@ class KeptWorld(DeliveryWorld):
 
     def keep(self) -> str:
         parts = DoorParts(
-            self.engine, self.deliveries, Timers(self.engine, self.clock, self.randomness), self.settings, self.clock,
+            self.engine, self.deliveries, Timers(self.engine, self.clock, self.randomness),
+            Transactions(self.engine, self.clock), self.settings, self.clock,
             DoorLanes(self.settings.serve), ("127.0.0.1", 1), Waits(),
         )  # fmt: skip
         self.clients = GrpcClients(self.settings, self.clock)

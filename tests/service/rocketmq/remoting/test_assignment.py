@@ -55,11 +55,49 @@ def test_who_pops_asks_for_all_queues_and_not_for_its_retries(tmp_path: Path) ->
         assert assigned(client) == [(-1, "POP")]
         assert assigned(client, topic="%RETRY%billing") == []
         assert assigned(client, messageModel="BROADCASTING") == [(at, "PULL") for at in range(7)]
-        named = {"topic": "orders", "consumerGroup": "billing"}
-        client.done(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(named | {"mode": "POP"}).encode())
-        other = client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(named | {"mode": "PULL"}).encode())
-        assert other.code == ResponseCode.INVALID_PARAMETER
-        assert "rocketmq.request_mode" in str(other.remark)
+
+
+def set_mode(client: RemotingClient, mode: str, **changed: str) -> int:
+    named = {"topic": "orders", "consumerGroup": "billing", "mode": mode, **changed}
+    return client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(named).encode()).code
+
+
+def test_the_mode_of_a_topic_and_group_is_kept_and_concerns_no_other(tmp_path: Path) -> None:
+    with remoting_world(tmp_path / "store") as world, world.client(client_id="c@0") as client:
+        for topic in ("orders", "bills"):
+            world.store.create_topic(topic, 1)
+        client.heartbeat("billing", topics={"orders": "*", "bills": "*", "%RETRY%billing": "*"})
+        assert set_mode(client, "POP") == ResponseCode.SUCCESS
+        assert assigned(client) == [(-1, "POP")]
+        assert assigned(client, topic="bills") == [(0, "PULL")]
+        assert assigned(client, topic="%RETRY%billing") == [(0, "PULL")]  # what bills' consumers could not do
+        assert set_mode(client, "POP", topic="bills") == ResponseCode.SUCCESS
+        assert assigned(client, topic="%RETRY%billing") == []
+        assert set_mode(client, "PULL", topic="bills") == ResponseCode.SUCCESS
+    with remoting_world(tmp_path / "store") as world, world.client(client_id="c@0") as client:
+        client.heartbeat("billing", topics={"orders": "*", "bills": "*"})
+        assert assigned(client) == [(-1, "POP")]
+        assert assigned(client, topic="bills") == [(0, "PULL")]
+        assert assigned(client, consumerGroup="other") == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "changed", "code"),
+    [
+        ("PUSH", {}, ResponseCode.INVALID_PARAMETER),
+        ("POP", {"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+        ("POP", {"topic": "%RETRY%billing"}, ResponseCode.INVALID_PARAMETER),
+        ("POP", {"consumerGroup": "a b"}, ResponseCode.INVALID_PARAMETER),
+    ],
+)
+def test_a_mode_that_cannot_be_is_refused(
+    tmp_path: Path, mode: str, changed: dict[str, str], code: ResponseCode
+) -> None:
+    with remoting_world(tmp_path / "store") as world, world.client(client_id="c@0") as client:
+        world.store.create_topic("orders", 1)
+        client.heartbeat("billing", topics={"orders": "*"})
+        assert set_mode(client, mode, **changed) == code
+        assert assigned(client) == [(0, "PULL")]
 
 
 @pytest.mark.parametrize(

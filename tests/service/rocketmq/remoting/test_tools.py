@@ -12,10 +12,11 @@ import pytest
 from tests.support.rocketmq.remoting_client import RemotingClient, in_thread
 from tests.support.rocketmq.remoting_world import RemotingWorld, remoting_world
 from tierlog.service.rocketmq.remoting import java_json
+from tierlog.service.rocketmq.remoting.calls import HANDLERS
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_frame
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
-from tierlog.service.rocketmq.remoting.refusals import REFUSED
+from tierlog.service.rocketmq.remoting.refusals import REFUSED, refused_codes, why_refused
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.message.batch import Message
 
@@ -364,3 +365,23 @@ def test_what_is_refused_says_why(client: RemotingClient) -> None:
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, code
             assert f"{code} not supported: " in str(answer.remark)
     assert client.ask(7_777).remark == "request type 7777 not supported"
+
+
+def test_every_code_is_answered_sent_or_refused_and_the_page_says_which() -> None:
+    sent = {
+        RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    }  # fmt: skip
+    assert set(RequestCode) - set(HANDLERS) - sent - refused_codes() == set()
+    assert refused_codes().isdisjoint(HANDLERS)
+    page = Path(__file__).parents[4] / "docs" / "rocketmq_clients.md"
+    listed = (
+        page.read_text(encoding="utf-8").partition("<!-- refused: begin -->")[2].partition("<!-- refused: end -->")[0]
+    )
+    told: dict[int, str] = {}
+    for row in listed.strip().splitlines()[2:]:
+        _, codes, why, _ = (cell.strip() for cell in row.split("|"))
+        for one in codes.split(", "):
+            first, _, last = one.partition(" to ")
+            told |= dict.fromkeys(range(int(first), int(last or first) + 1), why)
+    assert told == {code: why_refused(code).partition(" not supported: ")[2] for code in refused_codes()}
