@@ -79,6 +79,7 @@ from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
+_RESPONSE = int(FrameFlag.RESPONSE)
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
 SUBJECTS = (
@@ -396,7 +397,7 @@ class RemotingDoor:
         if not frame.is_oneway and not connection.is_closed:
             parts = [answer.body] if isinstance(answer.body, bytes | memoryview) else list(answer.body)
             head = Frame(
-                answer.code, frame.opaque, FrameFlag.RESPONSE, answer.fields, remark=answer.remark, form=frame.form
+                int(answer.code), frame.opaque, _RESPONSE, answer.fields, remark=answer.remark, form=frame.form
             )
             connection.send([encode_head(head, sum(map(len, parts))), *parts], answer.release)
         elif answer.release is not None:
