@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes.shell import shell
 from tests.support.rocketmq.real_clients import (
     PEER_VARIABLE,
     Doors,
@@ -21,6 +22,7 @@ from tests.support.rocketmq.real_clients import (
 from tests.tools.cache import ToolMissingError
 from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, NODE, PYTHON, ClientProgram, built, command_of
 
+__all__ = ["shell"]
 _HERE = Path(__file__).parent
 
 
