@@ -1,4 +1,4 @@
-"""A message that one door took is the same at every other: for clients of both protocols, over HTTP, and in the archive."""
+"""A message of one door is the same at every other: for clients of both protocols, over HTTP, and in the archive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_a_message_of_any_door_is_read_with_equal_bytes_by_all(
     expected = sent_through(door, tierlog, clients.get(door), topic)
     read: dict[str, Json] = {}
     for name, client in clients.items():
-        (read[name],) = client.consumed(topic, f"{group}-{name}", 1)
+        kind = {"java_5": "lite", "java_grpc": "simple"}[name]  # these take the least time to stop
+        (read[name],) = client.consumed(topic, f"{group}-{name}", 1, kind=kind)
     (over_http,) = pulled(tierlog.doors.url, topic)
     (found,) = shell.rows("query", topic, "--key", expected["key"], "--all", "--url", tierlog.doors.url)
     for name in ("java_5", "java_grpc"):

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.rocketmq.real_clients import Doors, RealClient, body_of, fresh, keys, names
+from tests.support.rocketmq.real_clients import (
+    FIFO_GROUPS,
+    MAX_ATTEMPTS,
+    Doors,
+    RealClient,
+    body_of,
+    fresh,
+    keys,
+    names,
+)
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -19,12 +29,23 @@ def client(request: pytest.FixtureRequest) -> RealClient:
 
 
 @pytest.fixture
-def typed(doors: Doors, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Topics of each type: the real server wants to be told beforehand."""
+def mqadmin(doors: Doors, request: pytest.FixtureRequest) -> Callable[..., None]:
+    """What the real server wants to be told beforehand, and ours does not."""
+
+    def tell(*words: str) -> None:
+        if not doors.url:
+            client: RealClient = request.getfixturevalue("java_5")
+            client.mqadmin(*words, "-c", "DefaultCluster")
+
+    return tell
+
+
+@pytest.fixture
+def typed(mqadmin: Callable[..., None]) -> dict[str, str]:
+    """A topic of each type."""
     topics = {kind: fresh(kind.lower()) for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")}
-    java: RealClient = request.getfixturevalue("java_5")
     for kind, topic in topics.items():
-        java.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-a", f"+message.type={kind}")
+        mqadmin("updateTopic", "-t", topic, "-a", f"+message.type={kind}")
     return topics
 
 
@@ -53,10 +74,10 @@ def test_what_was_acknowledged_is_not_received_again(client: RealClient, typed: 
 
 @pytest.mark.parametrize("kind", ["push", "simple"])
 def test_messages_of_a_group_come_in_order_and_wait_for_what_failed(
-    java_grpc: RealClient, java_5: RealClient, typed: dict[str, str], kind: str
+    java_grpc: RealClient, mqadmin: Callable[..., None], typed: dict[str, str], kind: str
 ) -> None:
-    group = fresh("group")
-    java_5.mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", group, "-o", "true")
+    group = fresh(FIFO_GROUPS.rstrip("-*"))
+    mqadmin("updateSubGroup", "-g", group, "-o", "true")
     for number in range(6):
         for message_group in ("red", "blue"):
             java_grpc.send(typed["FIFO"], f"{message_group}-{number}", message_group=message_group)
@@ -69,7 +90,7 @@ def test_messages_of_a_group_come_in_order_and_wait_for_what_failed(
 
 def test_a_message_with_a_time_comes_after_it_and_once(java_grpc: RealClient, typed: dict[str, str]) -> None:
     java_grpc.send(typed["DELAY"], "late", delay_ms=3_000)
-    with java_grpc.consumer(typed["DELAY"], fresh("group")) as wait:
+    with java_grpc.consumer(typed["DELAY"], fresh("group"), kind="simple") as wait:
         wait(1, 30_000)
         (late,) = wait(2, 1_500)
     assert late["key"] == "late-0"
@@ -85,17 +106,17 @@ def test_a_transaction_is_delivered_only_when_it_is_committed(java_grpc: RealCli
     }
     for name, (now, later) in decided.items():
         java_grpc.do("transaction", topic=typed["TRANSACTION"], prefix=name, now=now, later=later)
-    with java_grpc.consumer(typed["TRANSACTION"], fresh("group")) as wait:
+    with java_grpc.consumer(typed["TRANSACTION"], fresh("group"), kind="simple") as wait:
         wait(2, 90_000)
         got = wait(3, 3_000)
     assert sorted(set(keys(got))) == ["later-yes-0", "yes-0"]
 
 
 def test_what_never_succeeds_goes_to_the_dead_letters(
-    java_grpc: RealClient, java_5: RealClient, typed: dict[str, str]
+    java_grpc: RealClient, java_5: RealClient, mqadmin: Callable[..., None], typed: dict[str, str]
 ) -> None:
     group = fresh("group")
-    java_5.mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", group, "-r", "1")
+    mqadmin("updateSubGroup", "-g", group, "-r", str(MAX_ATTEMPTS - 1))
     java_grpc.send(typed["NORMAL"], "work", count=2)
     with java_grpc.consumer(typed["NORMAL"], group, fail=100, failing="-1") as wait:
         dead = java_5.consumed(f"%DLQ%{group}", fresh("undertaker"), 1, limit_ms=90_000)

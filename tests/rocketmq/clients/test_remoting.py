@@ -92,7 +92,7 @@ def test_with_broadcasting_every_member_gets_everything(client: RealClient) -> N
 def test_what_failed_is_delivered_again_and_says_how_often(client: RealClient) -> None:
     topic = fresh("failing")
     client.send(topic, "work", count=3)
-    got = client.consumed(topic, fresh("group"), 3, fail=2, failing="-1", level=1)
+    got = client.consumed(topic, fresh("group"), 3, fail=2, failing="-1", level=1, max_attempts=5)
     assert [message["attempts_before"] for message in got if message["key"] == "work-1"] == [0, 1, 2]
     assert len({message["id"] for message in got}) == 3
     assert {message["topic"] for message in got} == {topic}

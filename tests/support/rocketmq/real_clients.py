@@ -22,6 +22,10 @@ from tests.tools.rocketmq_clients import class_path
 Json = dict[str, Any]
 #: Which server the tests are run with: ours, or ``real`` for Apache RocketMQ, to learn what the clients do with it.
 PEER_VARIABLE = "TIERLOG_ROCKETMQ_PEER"
+#: How often our service delivers a message to a group that says nothing of it.
+MAX_ATTEMPTS = 2
+#: The groups that get the messages of a message group in their order.
+FIFO_GROUPS = "fifo-*"
 _ANSWER_LIMIT_S = 100.0
 _names = itertools.count(1)
 
@@ -112,6 +116,8 @@ class TierlogServer:
         own = {
             "TIERLOG_ROCKETMQ_LISTEN": self.doors.remoting,
             "TIERLOG_ROCKETMQ_GRPC_LISTEN": self.doors.grpc,
+            "TIERLOG_ROCKETMQ_MAX_ATTEMPTS": str(MAX_ATTEMPTS),
+            "TIERLOG_ROCKETMQ_FIFO_GROUPS": FIFO_GROUPS,
         }
         self._node = Node(self.root, self.cold_url, "", settings={**own, **settings})
         self.doors.url = self._node.url
