@@ -120,8 +120,8 @@ def _half(call: RemotingCall, sent: Sent) -> Sent:
         if call.lane is CallLane.LOOP:
             raise OnLaneError(CallLane.APPEND)
         call.broker.store.make_topic(half.topic, 1, may_make=True)
-    return replace(
-        sent, topic=half.topic, queue_id=half.queue_id, properties=half.properties, sys_flag=half.sys_flag
+    return sent._replace(
+        topic=half.topic, queue_id=half.queue_id, properties=half.properties, sys_flag=half.sys_flag
     )  # fmt: skip
 
 
