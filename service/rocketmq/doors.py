@@ -93,9 +93,9 @@ class Doors:
         clock = clock or SystemClock()
         deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
         timers = Timers(store, clock, SystemRandomness())
+        deliveries.start()
         transactions = Transactions(store, clock)
         checks = TransactionChecks(store, transactions, clock, SystemRandomness())
-        deliveries.start()
         try:
             if self._sockets or store.find_queues(TIMER_TOPIC) is not None:  # what is due fires with the doors shut too
                 timers.start()
