@@ -26,6 +26,7 @@ package may change with any version::
 :class:`CountQuery`         asks for numbers of messages per interval of time; :class:`IntervalCounts` has them
 :class:`PullResult`         a stretch of a queue in order
 :class:`PulledBatch`        the same as an Arrow record batch
+:class:`PulledRecords`      the same as records that lie one behind the other, as the log has them
 :class:`Boundary`           the side of a time on which an offset is looked up
 :class:`Settings`           all settings; ``Settings.load()`` reads a file and the environment
 :mod:`errors`               every error, by what to do about it; all are :class:`errors.StoreError`
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from tierlog.tiering.message.pending import PendingMessages
     from tierlog.tiering.message.stored_message import StoredMessage
     from tierlog.tiering.read.pull_batch import PulledBatch
+    from tierlog.tiering.read.pull_records import PulledRecords
     from tierlog.tiering.read.pull_result import PullResult
 
 __all__ = [
@@ -139,6 +141,7 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PulledBatch",
+    "PulledRecords",
     "Querier",
     "Query",
     "QueueInfo",
@@ -197,6 +200,7 @@ _HOMES = {
     "PullResult": "tierlog.tiering.read.pull_result",
     "PullStatus": "tierlog.tiering.base.types",
     "PulledBatch": "tierlog.tiering.read.pull_batch",
+    "PulledRecords": "tierlog.tiering.read.pull_records",
     "Querier": "tierlog.service.archive.querier",
     "Query": "tierlog.index.search.query",
     "QueueInfo": "tierlog.service.engine.catalogue",

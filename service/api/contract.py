@@ -143,6 +143,7 @@ _TAGS = [
     {"name": "messages", "description": "Append messages, find them by key and time, read queues in order."},
     {"name": "store", "description": "Topics and files: what is there."},
     {"name": "groups", "description": "Consumer groups: who reads which queue, and how far each group is."},
+    {"name": "deliveries", "description": "Messages delivered to a group one by one, and what became of them."},
     {"name": "cluster", "description": "Stores that are one cluster: where each answers, and which one takes a topic."},
     {"name": "admin", "description": "What an operator asks for: archive, flush, check, erase."},
     {"name": "health", "description": "For orchestrators and monitoring."},

@@ -29,6 +29,7 @@ from tierlog.service.api.lanes import Lane
 from tierlog.service.api.limits import Body
 from tierlog.service.api.schemas.messages import MessageIn, MessagesIn
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.timers import delayed
 from tierlog.service.engine.appends import IdempotencyKey
 from tierlog.service.engine.store import Store
 from tierlog.service.wire.documents import ARROW_STREAM, JSON, NDJSON
@@ -98,6 +99,8 @@ class RequestMessages:
     settings: Settings
     parsing: threading.Semaphore
     """Held while a body is taken apart."""
+    due_ms: int | None = None
+    """When they are delivered; None: now."""
 
     async def append(
         self, body: Body, lane: Lane, durability: Durability, key: IdempotencyKey | None, form: str
@@ -128,6 +131,8 @@ class RequestMessages:
             return needed_bytes
         with self.parsing:
             messages = self._messages(content)
+            if self.due_ms is not None:
+                messages = delayed(messages, self.due_ms, self.engine, max_delay_ms=self.settings.produce.max_delay_ms)
         results = self.engine.append(messages, durability, key)
         pieces = appended_pieces(results, form)
         first = next(pieces)

@@ -17,6 +17,7 @@ from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.fan_out import StoreFanOut
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
+from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.store import Store
 from tierlog.service.observing.counts import HttpCounts, StoreCounts
 from tierlog.service.observing.metric_families import FAMILIES
@@ -100,6 +101,20 @@ class StoreCollector(Collector):
         yield _one("tierlog_groups", len(self._engine.groups.all_committed()))
         lags = self._engine.group_lags(self._max_groups)
         yield _metric("tierlog_group_lag_messages", {(name,): lag for name, lag in lags.items()})
+
+
+class DeliveryCollector(Collector):
+    """What was delivered to groups one by one."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads all numbers at one moment."""
+        counted = self._deliveries.counted()
+        yield _metric("tierlog_deliveries", {("first",): counted.first, ("again",): counted.again})
+        yield _one("tierlog_dead_letters", counted.dead_letters)
+        yield _one("tierlog_open_messages", counted.open)
 
 
 class QuerierCollector(Collector):
@@ -202,12 +217,15 @@ class Metrics:
         *,
         max_groups: int = 100,
         cluster: ClusterView | None = None,
+        deliveries: Deliveries | None = None,
     ) -> None:
         self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
         http_collector = HttpCollector(http or HttpCounts(), connections or Connections(0), answer_bytes)
         for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
             if engine.own_store is not None:
                 registry.register(StoreCollector(engine.own_store, most))
+            if deliveries is not None:
+                registry.register(DeliveryCollector(deliveries))
             if engine.fan_out is not None:
                 registry.register(QuerierCollector(engine, engine.fan_out))
             registry.register(http_collector)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tierlog.index.maintenance.repair import RepairReport
@@ -23,6 +24,7 @@ from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.checks.findings import Findings
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
+from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
 
 
@@ -67,6 +69,13 @@ class StoreReader(MessageReader, Protocol):
 
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
         """Reads a queue in order as Arrow."""
+        ...
+
+    def pull_records(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, max_bytes: int = RECORD_BYTES,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> AbstractContextManager[PulledRecords]:  # fmt: skip
+        """Reads a queue in order without decoding its records."""
         ...
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:

@@ -290,7 +290,7 @@ class AccessSettings(SettingGroup):
 
 
 class ProduceSettings(SettingGroup):
-    """The memory of appends with an `Idempotency-Key`, so that one sent again appends nothing twice."""
+    """Appends: the memory of those with an `Idempotency-Key`, so that one sent again appends nothing twice; delays."""
 
     window_ms: int = Field(
         default=_DAY_MS,
@@ -308,6 +308,15 @@ class ProduceSettings(SettingGroup):
         description=(
             "Number of newest requests to remember, whatever their age; about 400 bytes of memory each, and 60 "
             "bytes of a file that is rewritten every 30 s while such requests come in."
+        ),
+    )
+    max_delay_ms: int = Field(
+        default=40 * _DAY_MS,
+        ge=1,
+        le=3_660 * _DAY_MS,
+        description=(
+            "ms by which a message may be delayed; one that asks for more is refused. Each that waits takes 20 bytes "
+            "of memory."
         ),
     )
 

@@ -15,7 +15,7 @@ from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import StoreError, TopicNotFoundError, UnavailableError
 from tierlog.tiering.base.types import END_OF_TIME_MS, Boundary, PullStatus
 from tierlog.tiering.format.properties import NAME_END, RECORD_CHECKSUM, VALUE_END
-from tierlog.tiering.format.record import Record, SysFlag
+from tierlog.tiering.format.record import Record, SysFlag, decode_record
 from tierlog.tiering.message.batch import MessageBatch
 from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -119,7 +119,7 @@ def read_at(store: Store, topic: str, queue_id: int, offsets: Sequence[int]) -> 
     found: dict[int, StoredMessage] = {}
     unread: set[int] = set()
     error: StoreError | None = None
-    for run in reversed(_runs(offsets)):
+    for run in reversed(_runs(offsets, store.hot_offset(topic, queue_id))):
         at, end = run[0], run[-1] + 1
         while at < end:
             try:
@@ -138,15 +138,24 @@ def read_at(store: Store, topic: str, queue_id: int, offsets: Sequence[int]) -> 
     return Reading({offset: found[offset] for offset in offsets if offset in found}, unread, error)
 
 
-def _runs(offsets: Sequence[int]) -> list[list[int]]:
-    """Returns offsets in runs that follow each other."""
+def _runs(offsets: Sequence[int], hot_from: int) -> list[list[int]]:
+    """Returns offsets in runs that follow each other, each of one tier."""
     runs: list[list[int]] = []
     for offset in offsets:
-        if runs and offset == runs[-1][-1] + 1 and len(runs[-1]) < _PULLED:
+        if runs and offset == runs[-1][-1] + 1 and offset != hot_from and len(runs[-1]) < _PULLED:
             runs[-1].append(offset)
         else:
             runs.append([offset])
     return runs
+
+
+def records_of(part: memoryview | bytes) -> Iterator[Record]:
+    """Yields the records that lie one behind the other in a part of pulled records; no checksum is compared."""
+    at = 0
+    while at < len(part):
+        record = decode_record(part, at, verify=False)
+        yield record
+        at += record.size
 
 
 def last_messages(store: Store, topic: str, queue_id: int) -> Iterator[StoredMessage]:

@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple
 
 from tierlog.service.delivery.copies import CopiedMessages
 from tierlog.service.delivery.group_topics import (
@@ -72,8 +73,8 @@ _MOST_ANSWERS = 1_024
 _MOST_BYTES = 4 << 20
 #: How often one look at a queue goes on behind messages that are not for it.
 _MOST_LOOKS = 16
-#: A dead letter that cannot be written is tried again.
-_DEAD_LETTER_PAUSE_MS = 10_000
+#: A message that cannot be read, or become a dead letter, is left alone for so long.
+_PAUSE_MS = 10_000
 _SOMEWHERE = GroupPosition(0)
 _SHARDING_KEY = SHARDING_KEY.encode() + b"\x01"
 #: The producer of dead letters, to those who look at records.
@@ -92,6 +93,16 @@ class Delivery:
     attempt: int
     """1 for the first."""
     invisible_until_ms: int
+
+
+class DeliveryCounts(NamedTuple):
+    """What was delivered since the store was opened, and what is open now."""
+
+    first: int = 0
+    """Messages delivered for the first time."""
+    again: int = 0
+    dead_letters: int = 0
+    open: int = 0
 
 
 @dataclass(slots=True)
@@ -157,6 +168,7 @@ class Deliveries:
         self._saving = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._is_closed = False
+        self._counted = DeliveryCounts()
         self._is_started = False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -210,7 +222,7 @@ class Deliveries:
 
         A group without a committed offset of the topic begins at the first message, or with ``from_latest`` at the end.
         Raises :class:`TopicNotFoundError`, :class:`InvalidRequestError`, :class:`InFlightError` if the group has so
-        many messages open that it gets no new one, and what a pull raises.
+        many messages open that it gets no new one, :class:`ReadOnlyError`, and what a pull raises.
         """
         validate_group(group)
         validate_topic(topic)
@@ -219,6 +231,7 @@ class Deliveries:
         _check_invisible(invisible_ms, least=1)
         if max_attempts is not None and max_attempts < 1:
             raise InvalidRequestError(f"a message is delivered once at least, not {max_attempts} times")
+        self._check_writable()
         now_ms = self._clock.now_ms()
         asked = _Asked(topic, now_ms + invisible_ms, now_ms, tag, fifo)
         known = self._group(group)
@@ -234,6 +247,7 @@ class Deliveries:
         found = [] if key is None else self._again(known, key, asked, limit)
         if not found:
             found = self._from_queues(known, places, asked, limit)
+        self._count(first=sum(one.attempt == 1 for one in found), again=sum(one.attempt > 1 for one in found))
         if key is not None:
             with known.lock:
                 known.answers[key] = [handle_fields(one.handle) for one in found]
@@ -283,15 +297,11 @@ class Deliveries:
             raise failure
         return found
 
-    def _due(
-        self, group: _Group, queue: _Queue, asked: _Asked, limit: int
-    ) -> list[Delivery] | None:  # fmt: skip
+    def _due(self, group: _Group, queue: _Queue, asked: _Asked, limit: int) -> list[Delivery] | None:
         """Gives messages again, as far as they are still there; None if none was due."""
         with group.changed():
             mark = _asker(group.name, queue.place, asked.topic)
-            given = queue.deliveries.take_due(
-                asked.now_ms, asked.until_ms, limit, topic=mark, in_order=asked.in_order
-            )  # fmt: skip
+            given = queue.deliveries.take_due(asked.now_ms, asked.until_ms, limit, topic=mark, in_order=asked.in_order)
         if not given:
             return None
         return self._read_given(group, queue, given, asked.until_ms)
@@ -302,6 +312,8 @@ class Deliveries:
         except BaseException:
             with group.changed():
                 queue.deliveries.put_back(given, until_ms)
+                # the first could not be read: the others need not wait for it
+                queue.deliveries.postpone(given[0].offset, self._clock.now_ms() + _PAUSE_MS)
             raise
         found: list[Delivery] = []
         for one in given:
@@ -317,7 +329,8 @@ class Deliveries:
         return found
 
     def _read(self, place: _Place, offsets: Sequence[int]) -> tuple[dict[int, StoredMessage], int]:
-        """Returns the messages at rising offsets of a queue that are there, and how far was looked for the bytes."""
+        """Returns the messages at rising offsets of a queue that are there, and how far was looked: less far than asked
+        where there are many bytes, or where the next message cannot be read."""
         found: dict[int, StoredMessage] = {}
         found_bytes = 0
         for _, run in groupby(enumerate(offsets), key=lambda pair: pair[1] - pair[0]):
@@ -326,7 +339,12 @@ class Deliveries:
             while at < end:
                 if found_bytes >= _MOST_BYTES:
                     return found, at
-                result = self._store.pull(*place, at, end - at)
+                try:
+                    result = self._store.pull(*place, at, end - at)
+                except StoreError:
+                    if not found:
+                        raise
+                    return found, at
                 found |= {one.record.queue_offset: one for one in result.messages}
                 found_bytes += sum(one.shown_bytes for one in result.messages)
                 if result.next_offset <= at:
@@ -350,7 +368,7 @@ class Deliveries:
         mark = _asker(group.name, queue.place, asked.topic)
         with queue.reading:
             for _ in range(_MOST_LOOKS):
-                with group.changed():
+                with group.lock:
                     state = queue.deliveries
                     start, epoch = state.next, state.epoch
                     room = min(state.room, MOST_OPEN_OF_GROUP - group.open_count())
@@ -386,7 +404,7 @@ class Deliveries:
             raise InFlightError(
                 f"group {group.name!r} has {group.open_count()} messages open, "
                 f"{len(queue.deliveries.open)} of them of {topic}/{queue_id}",
-                hint="acknowledge what was delivered, then more is",
+                hint="acknowledge what was delivered; then there is more",
             )
 
     def _again(self, group: _Group, key: str, asked: _Asked, limit: int) -> list[Delivery]:
@@ -423,9 +441,7 @@ class Deliveries:
             queue.deliveries.extend(fields.offset, fields.attempt, fields.invisible_until_ms, until_ms)
         if invisible_ms == 0:
             self._store.wake()
-        return HandleFields(
-            group.name, fields.topic, fields.queue_id, fields.offset, fields.attempt, until_ms
-        ).text  # fmt: skip
+        return replace(fields, invisible_until_ms=until_ms).text
 
     def nack(self, handle: str, *, delay_ms: int | None = None, reason: str = "") -> None:
         """Gives a message back that was not done; it is delivered again after ``delay_ms``, or a time that grows.
@@ -462,6 +478,7 @@ class Deliveries:
 
     def _found(self, handle: str) -> tuple[_Group, _Queue, HandleFields]:
         fields = handle_fields(handle)
+        self._check_writable()
         group = self._known(fields.group)
         queue = group.queues.get((fields.topic, fields.queue_id)) if group else None
         if group is None or queue is None:
@@ -499,7 +516,7 @@ class Deliveries:
         except StoreError as error:
             _LOG.warning("a message of %s/%d cannot become a dead letter of %s: %s", *queue.place, group.name, error)
             with group.changed():
-                queue.deliveries.postpone(offset, self._clock.now_ms() + _DEAD_LETTER_PAUSE_MS)
+                queue.deliveries.postpone(offset, self._clock.now_ms() + _PAUSE_MS)
             return
         with group.changed():
             queue.deliveries.done(offset)
@@ -514,12 +531,11 @@ class Deliveries:
             reconsume_times=record.reconsume_times + 1,
         )  # fmt: skip
         self._store.append_unless_known(letter, topic, IdempotencyKey(_PRODUCER, record.physical_offset, group.name))
+        self._count(dead_letters=1)
 
     # the rest
 
-    def watch(
-        self, group: str, topic: str, notify: Callable[[], object]
-    ) -> contextlib.AbstractContextManager[None]:  # fmt: skip
+    def watch(self, group: str, topic: str, notify: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Calls ``notify`` once inside the context, on another thread, when there may be something to receive.
 
         New messages are noticed at once, deliveries whose time is over at the next flush of the log.
@@ -547,12 +563,39 @@ class Deliveries:
 
         return self._store.watch_until(arrived, notify)
 
+    def counted(self) -> DeliveryCounts:
+        """Returns what was delivered and given up since the store was opened, and how many messages are open."""
+        with self._lock:
+            counted, groups = self._counted, list(self._groups.values())
+        found = 0
+        for group in groups:
+            with group.lock:
+                found += group.open_count()
+        return counted._replace(open=found)
+
+    def _count(self, *, first: int = 0, again: int = 0, dead_letters: int = 0) -> None:
+        with self._lock:
+            before = self._counted
+            self._counted = DeliveryCounts(
+                before.first + first, before.again + again, before.dead_letters + dead_letters
+            )
+
+    def topics(self, group: str) -> set[str]:
+        """Returns the topics that a group consumes, its own ones among them, also those it has begun with just now."""
+        known = self._known(group)
+        if known is None:
+            return self._store.groups.topics(group)
+        with known.lock:
+            begun = {topic for topic, _ in known.queues}
+        return begun | self._store.groups.topics(group)
+
     def save(self) -> None:
-        """Commits how far each group has come, and notes what it has above that. Killed before, between or after: see
-        above."""
+        """Commits how far each group has come, and notes what it has above that; forgets groups that were removed."""
         with self._lock:
             changed = [group for group in self._groups.values() if group.is_dirty]
         self._save(changed)
+        with self._lock:
+            self._groups = {name: group for name, group in self._groups.items() if self._is_there(name)}
 
     def _save(self, groups: Sequence[_Group]) -> None:
         failure: StoreError | None = None
@@ -640,6 +683,12 @@ class Deliveries:
                     if position.offset is not None and position.offset >= state.committed:
                         group.queues[place] = _Queue(place, QueueDeliveries(position.offset, state), position)
         return group
+
+    def _check_writable(self) -> None:
+        """Refuses where nothing can be noted: another volume may deliver the same by now."""
+        reason = self._store.read_only_reason
+        if reason is not None:
+            raise ReadOnlyError(f"the store is read-only: {reason}")
 
     def _is_there(self, name: str) -> bool:
         try:

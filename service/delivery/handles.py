@@ -32,9 +32,7 @@ class HandleFields:
     @property
     def text(self) -> str:
         """The handle."""
-        return (
-            f"{self.group}.{self.topic}.{self.queue_id}.{self.offset}.{self.attempt}.{self.invisible_until_ms}"
-        )  # fmt: skip
+        return f"{self.group}.{self.topic}.{self.queue_id}.{self.offset}.{self.attempt}.{self.invisible_until_ms}"
 
 
 def handle_fields(handle: str) -> HandleFields:

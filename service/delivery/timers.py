@@ -3,15 +3,7 @@
 A delayed message is an ordinary one of ``rmq_sys_wheel_timer``, with the topic, queue and time that it is for in
 properties, as RocketMQ's brokers write it (:func:`scheduled`). :class:`Timers` fires what is due: one append of a note
 to ``rmq_sys_tierlog_timers`` and of the copies that it announces (:mod:`~service.delivery.copies`). The note says what
-is done once they are there::
-
-    {"format": 1, "at": 17, "from": 40, "done": [[52, 1700000000000, 51]], "except": [44],
-     "latest": 1700000000000, "copies": [45, 46], "rolled": false}
-
-Offsets are those of the timer topic. ``[end, time, offset]`` of ``done``: of the messages below ``end``, those due
-before ``time``, and those due then up to ``offset``, are done. So is everything below ``from``, and nothing in
-``except``, which could not be read. ``latest`` is the latest time at which anything that is done was due. ``at`` is the
-note's own offset: what says another one was appended again, by a salvage, and is none.
+is done once they are there (:class:`~service.delivery.timer_state.TimerNote`).
 
 State and messages are in one log, so any prefix of it that survives, on a volume or in its archive, says truly what has
 fired in it: there is no file to keep, to restore or to take over. *Killed in the append*: the note is there without
@@ -21,19 +13,15 @@ fired. *After it*: all of them are there.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tierlog.service.delivery.copies import (
     NO_HOST,
@@ -47,7 +35,10 @@ from tierlog.service.delivery.copies import (
     last_messages,
     read_at,
     real_target,
+    records_of,
 )
+from tierlog.service.delivery.timer_state import FAR, DoneTimers, PendingTimers, TimerNote, TimerRun
+from tierlog.service.engine.stats import DelayNumbers
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
@@ -60,9 +51,10 @@ from tierlog.tiering.base.errors import (
     UnavailableError,
 )
 from tierlog.tiering.base.randomness import Randomness
-from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.base.types import Boundary, PullStatus
 from tierlog.tiering.format.properties import TAGS, UNIQ_KEY, decode_properties, encode_properties
 from tierlog.tiering.format.record import CHECKSUM_BYTES, MAX_PROPERTIES_BYTES, Record
+from tierlog.tiering.message.batch import ANY_QUEUE, Message, check_property_bytes, no_such_queue
 
 _LOG = logging.getLogger("tierlog")
 
@@ -83,6 +75,7 @@ _LEVEL_KEPT = "TIMER_DELAY_LEVEL"
 #: The unique key of a delayed message that is called back.
 RECALLED = "TIMER_DEL_UNIQKEY"
 _ENQUEUE_MS, _DEQUEUE_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
+_ROLL_TIMES = "TIMER_ROLL_TIMES"
 _RECALL_TAG = "_RECALL_TAG_"
 _HINTS = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
 
@@ -94,23 +87,24 @@ LEVELS_MS = (
 )  # fmt: skip
 #: How far ahead a message may be delayed, unless the settings say otherwise.
 MAX_DELAY_MS = 40 * 24 * 60 * _MIN
-#: What a message's property text grows by at most when it fires: two times are noted.
-_GROWTH = 2 * (len(_ENQUEUE_MS) + 2 + 20) + CHECKSUM_BYTES
+#: What a message's property text grows by at most until it has fired: a count and two times are noted.
+_GROWTH = 2 * (len(_ENQUEUE_MS) + 2 + 20) + 2 * len(_ROLL_TIMES) + CHECKSUM_BYTES
 
 #: What fires in one append.
 _MOST_COPIES, _MOST_BYTES = 1024, 4 << 20
 #: How many messages may wait for what cannot be read; with more, nothing fires.
 _MOST_WAITING = 4096
-_LOADED_AT_ONCE = 1000
+_LOADED_AT_ONCE = 10_000
 #: How long after a failure what lies where it happened is tried again.
 _AGAIN_S = 5.0
 #: How often a thread looks for new messages; one that is due earlier fires then.
 _LOOK_S = 0.1
 _PAUSE_S = 0.02
+#: How often messages that may go soon are looked for.
+_ROLL_EVERY_S = 60.0
 _JOIN_S = 2.0
-_FAR = (1 << 63) - 1
 _DUE = re.compile(rb"(?:^|\x02)TIMER_OUT_MS\x01(-?[0-9]{1,18})(?:\x02|$)")
-_RECALL_MARK = RECALLED.encode() + b"\x01"
+_RECALL_MARK, _ENQUEUE_MARK = RECALLED.encode() + b"\x01", _ENQUEUE_MS.encode() + b"\x01"
 _NOTE_TRIES = 10_000
 
 
@@ -149,13 +143,9 @@ def scheduled(
                 raise InvalidRequestError("a message cannot be called back once it is due")
             return None
         due_ms = asked
-    if due_ms - now_ms > max_delay_ms:
-        raise InvalidRequestError(
-            f"a delay of {due_ms - now_ms} ms is over the limit of {max_delay_ms} ms",
-            hint="rocketmq.max_delay_ms is the limit",
-        )
+    _check_delay(due_ms - now_ms, max_delay_ms)
     gone = (DELAY_LEVEL, DELIVER_MS, DELAY_MS, DELAY_S) if level > 0 else (DELAY_LEVEL,)
-    added |= {OUT_MS: str(due_ms), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
+    added |= {OUT_MS: str(due_ms), _ENQUEUE_MS: str(now_ms), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
     text = changed_text(properties, gone, added)
     if len(text) + _GROWTH > MAX_PROPERTIES_BYTES:
         raise MessageTooLargeError(
@@ -163,6 +153,44 @@ def scheduled(
             hint=f"the limit is {MAX_PROPERTIES_BYTES - _GROWTH} bytes",
         )
     return Scheduled(TIMER_TOPIC, 0, text, due_ms)
+
+
+def delayed(messages: Sequence[Message], due_ms: int, store: Store, *, max_delay_ms: int) -> Sequence[Message]:
+    """Returns messages of one topic as they wait for their time; as they are if that is over.
+
+    Their topics are made. Raises :class:`InvalidRequestError` for a longer delay than ``max_delay_ms``, and for a
+    message to a queue that its topic does not have.
+    """
+    now_ms = store.now_ms()
+    if due_ms <= now_ms or not messages:
+        return messages
+    _check_delay(due_ms - now_ms, max_delay_ms)
+    topic = messages[0].topic
+    store.make_topic(topic, store.queues_of(topic))
+    store.make_topic(TIMER_TOPIC, 1, may_make=True)
+    queues = store.queues_of(topic)
+    found = []
+    for place, message in enumerate(messages):
+        queue_id = (now_ms + place) % queues if message.queue_id == ANY_QUEUE else message.queue_id
+        if queue_id >= queues:
+            raise no_such_queue(topic, queue_id, queues, place)
+        properties = {
+            **message.properties, OUT_MS: str(due_ms), _ENQUEUE_MS: str(now_ms), REAL_TOPIC: topic,
+            REAL_QUEUE: str(queue_id),
+        }  # fmt: skip
+        text = encode_properties(properties)
+        check_property_bytes(
+            len(text) + len(" ".join(message.keys).encode()) + len(message.tag.encode()) + _GROWTH, place
+        )
+        found.append(replace(message, topic=TIMER_TOPIC, queue_id=0, properties=properties))
+    return found
+
+
+def _check_delay(delay_ms: int, max_delay_ms: int) -> None:
+    if delay_ms > max_delay_ms:
+        raise InvalidRequestError(
+            f"a delay of {delay_ms} ms is over the limit of {max_delay_ms} ms", hint="produce.max_delay_ms is the limit"
+        )
 
 
 def _asked_ms(properties: dict[str, str], now_ms: int) -> int | None:
@@ -216,177 +244,6 @@ def recall_handle(store_id: str, entry: Scheduled) -> str | None:
     return RecallHandle(properties[REAL_TOPIC], store_id, entry.due_ms + 1, properties[UNIQ_KEY]).encode()
 
 
-# what is pending
-
-_Times = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Messages in the order in which they are due: time, offset and bytes of each."""
-
-    due_ms: _Times = field(default_factory=lambda: np.empty(0, np.int64))
-    offset: _Times = field(default_factory=lambda: np.empty(0, np.int64))
-    size: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-
-    def __len__(self) -> int:
-        return len(self.due_ms)
-
-    def rows(self) -> Iterator[tuple[int, int, int]]:
-        """Yields (due_ms, offset, size) of each."""
-        return zip(self.due_ms.tolist(), self.offset.tolist(), self.size.tolist(), strict=True)
-
-    def joined(self, other: _Run) -> _Run:
-        due_ms = np.concatenate((self.due_ms, other.due_ms))
-        offset = np.concatenate((self.offset, other.offset))
-        order = np.lexsort((offset, due_ms))
-        return _Run(due_ms[order], offset[order], np.concatenate((self.size, other.size))[order])
-
-    def part(self, places: slice | NDArray[np.bool_]) -> _Run:
-        return _Run(self.due_ms[places], self.offset[places], self.size[places])
-
-
-class PendingTimers:
-    """Messages that have not fired, 20 bytes each: a long sorted run, and a short one of what came last."""
-
-    _SHORT = 1 << 14
-
-    def __init__(self) -> None:
-        self._long, self._short = _Run(), _Run()
-
-    def __len__(self) -> int:
-        return len(self._long) + len(self._short)
-
-    def copy(self) -> PendingTimers:
-        """Returns the same, apart from these; runs are never changed."""
-        copied = PendingTimers()
-        copied._long, copied._short = self._long, self._short
-        return copied
-
-    def add(self, timers: Iterable[tuple[int, int, int]]) -> None:
-        """Adds (due_ms, offset, size) of messages."""
-        rows = np.array(list(timers), np.int64).reshape(-1, 3)
-        if len(rows) == 0:
-            return
-        self._short = self._short.joined(_Run(rows[:, 0], rows[:, 1], rows[:, 2].astype(np.int32)))
-        if len(self._short) > self._SHORT:
-            self._long, self._short = self._long.joined(self._short), _Run()
-
-    def first(self) -> tuple[int, int] | None:
-        """(due_ms, offset) of the one that is due first."""
-        heads = [(int(run.due_ms[0]), int(run.offset[0])) for run in (self._long, self._short) if len(run)]
-        return min(heads, default=None)
-
-    def least_offset(self) -> int:
-        """The least offset of all, or one that no message has."""
-        return min((int(run.offset.min()) for run in (self._long, self._short) if len(run)), default=_FAR)
-
-    def due(self, now_ms: int, *, most: int, most_bytes: int) -> _Run:
-        """Returns those that are due, in their order, as many as one append takes; they stay."""
-        found = _Run()
-        for run in (self._long, self._short):
-            end = min(int(run.due_ms.searchsorted(now_ms, side="right")), most)
-            found = found.joined(run.part(slice(0, end)))
-        end = max(1, int(found.size.cumsum(dtype=np.int64).searchsorted(most_bytes, side="right")))
-        return found.part(slice(0, min(most, end)))
-
-    def below(self, offset: int, *, most: int, most_bytes: int) -> _Run:
-        """Returns those with the least offsets, all below ``offset``, in the order of the offsets; they stay."""
-        found = _Run()
-        for run in (self._long, self._short):
-            found = found.joined(run.part(run.offset < offset))
-        order = np.argsort(found.offset)[:most]
-        found = _Run(found.due_ms[order], found.offset[order], found.size[order])
-        end = max(1, int(found.size.cumsum(dtype=np.int64).searchsorted(most_bytes, side="right")))
-        return found.part(slice(0, end))
-
-    def remove(self, offsets: Sequence[int]) -> None:
-        """Removes messages; those of :meth:`due` are the first of each run, which costs nothing."""
-        gone = np.array(offsets, np.int64)
-        heads = [int(np.isin(run.offset[: len(gone)], gone).sum()) for run in (self._long, self._short)]
-        if sum(heads) == len(gone) and all(
-            np.isin(run.offset[:count], gone).all() for run, count in zip((self._long, self._short), heads, strict=True)
-        ):
-            self._long, self._short = self._long.part(slice(heads[0], None)), self._short.part(slice(heads[1], None))
-            return
-        self._long, self._short = (run.part(~np.isin(run.offset, gone)) for run in (self._long, self._short))
-
-
-class _Step(NamedTuple):
-    """Of the messages below ``end``, those due before ``due_ms``, and those due then up to ``offset``, are done."""
-
-    end: int
-    due_ms: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class DoneTimers:
-    """What has fired, was called back, or can never fire."""
-
-    below: int = 0
-    """All messages below are done."""
-    steps: tuple[_Step, ...] = ()
-    """Those that end further on come later."""
-    excepted: frozenset[int] = frozenset()
-    """The ones among all these that are not done."""
-    latest_ms: int = -_FAR
-    """The latest time at which one that is done was due."""
-
-    def has(self, due_ms: int, offset: int) -> bool:
-        """Whether a message is done."""
-        if offset in self.excepted:
-            return False
-        return offset < self.below or any(offset < step.end and (due_ms, offset) <= step[1:] for step in self.steps)
-
-    @property
-    def begin(self) -> int:
-        """The first message that may not be done."""
-        return min(self.below, *self.excepted) if self.excepted else self.below
-
-    def extended(
-        self, below: int, end: int, next_due: tuple[int, int] | None, *, excepted: Iterable[int], latest_ms: int
-    ) -> DoneTimers:
-        """Returns what is done if of all messages below ``end`` the first that is not is ``next_due``.
-
-        That is (due_ms, offset). No step goes beyond ``latest_ms``, so that few are kept.
-        """
-        below, latest_ms = max(below, self.below), max(latest_ms, self.latest_ms)
-        latest = latest_ms, _FAR
-        last = latest if next_due is None or next_due > latest else (next_due[0], next_due[1] - 1)
-        kept = [old for old in self.steps if old.end > end or old[1:] > last]
-        steps = tuple(one for one in (*kept, _Step(end, *last)) if one.end > below)
-        return DoneTimers(below, steps, frozenset(excepted), latest_ms)
-
-
-class TimerNote(NamedTuple):
-    """The body of a note."""
-
-    at: int
-    done: DoneTimers
-    copies: list[int]
-    is_rolled: bool
-
-    def encode(self) -> bytes:
-        document = {
-            "format": 1, "at": self.at, "from": self.done.below, "done": self.done.steps,
-            "except": sorted(self.done.excepted), "latest": self.done.latest_ms, "copies": self.copies,
-            "rolled": self.is_rolled,
-        }  # fmt: skip
-        return json.dumps(document, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, body: bytes) -> TimerNote:
-        """Inverse of :meth:`encode`; ValueError, LookupError or TypeError for anything else."""
-        document = json.loads(body)
-        if document["format"] != 1:
-            raise ValueError(f"format {document['format']!r}")
-        steps = tuple(_Step(int(end), int(due_ms), int(offset)) for end, due_ms, offset in document["done"])
-        excepted, latest_ms = frozenset(map(int, document["except"])), int(document["latest"])
-        done = DoneTimers(int(document["from"]), steps, excepted, latest_ms)
-        return cls(int(document["at"]), done, list(map(int, document["copies"])), bool(document["rolled"]))
-
-
 class _Copy(NamedTuple):
     """A message that is due, where its copy goes, and the copy's property text."""
 
@@ -415,7 +272,10 @@ class Timers:
         self._again_s = 0.0
         self._unread_to = -1
         self._done: DoneTimers | None = None
-        self._loaded = 0
+        self._loaded, self._is_loaded = 0, False
+        self._roll_before_ms, self._roll_at_s = 0, 0.0
+        self._brokers_before_ms = -FAR
+        """In a store without a note, what a broker wrote and was due before has been fired by that broker."""
         #: Messages that fired since the start, and those that named no topic to fire to.
         self.fired = self.undeliverable = 0
         backoff = Backoff(clock, randomness, first_s=0.1, most_s=_AGAIN_S)
@@ -424,7 +284,9 @@ class Timers:
     # life
 
     def start(self) -> None:
-        """Loads what is pending and fires it, on a thread of its own."""
+        """Loads what is pending and fires it, on a thread of its own; from now on no log goes that it still needs."""
+        self._store.keep_log(self.keep)
+        self._store.delay_numbers = self.numbers
         self._thread = threading.Thread(target=self._loop, name="tierlog-timers", daemon=True)
         self._thread.start()
 
@@ -456,8 +318,12 @@ class Timers:
     def lag_ms(self) -> int:
         """Returns how long the message that has waited longest is overdue; 0 if none is."""
         first = self._pending.first()
-        overdue = [*(due_ms for due_ms, _ in self._waiting.values()), *(first[:1] if first else ())]
+        overdue = [*(due_ms for due_ms, _ in list(self._waiting.values())), *(first[:1] if first else ())]
         return max(0, self._clock.now_ms() - min(overdue)) if overdue else 0
+
+    def numbers(self) -> DelayNumbers:
+        """Returns what ``stats`` tells of delayed messages."""
+        return DelayNumbers(self.pending(), self.lag_ms(), self.fired, self.undeliverable)
 
     def run_once(self) -> int:
         """Loads what is new and fires all that is due; returns how many messages that were."""
@@ -467,6 +333,8 @@ class Timers:
                 if not self._load():
                     break
                 self._retry_waiting()
+                if self._roll_old():
+                    continue
                 due = self._pending.due(self._clock.now_ms(), most=_MOST_COPIES, most_bytes=_MOST_BYTES)
                 if len(due) == 0 or len(self._waiting) >= _MOST_WAITING:
                     break
@@ -480,13 +348,16 @@ class Timers:
         self._read_notes()
         while not self._stopping.is_set():
             try:
-                found = self._store.pull(TIMER_TOPIC, 0, self._loaded, _LOADED_AT_ONCE)
+                with self._store.pull_records(TIMER_TOPIC, 0, self._loaded, _LOADED_AT_ONCE) as found:
+                    records = (record for part in found.parts for record in records_of(part))
+                    self._pending.add(timer for record in records if (timer := self._timer(record)) is not None)
             except TopicNotFoundError:
+                self._is_loaded = True
                 return True
-            self._pending.add(timer for message in found.messages if (timer := self._timer(message.record)) is not None)
             is_last = found.status is PullStatus.NO_NEW_MESSAGE or found.next_offset <= self._loaded
             self._loaded = max(self._loaded, found.next_offset)
             if is_last or self._loaded >= found.max_offset:
+                self._is_loaded = True
                 return True
         return False
 
@@ -500,6 +371,8 @@ class Timers:
         if _RECALL_MARK in record.properties_text and RECALLED in record.properties:
             properties = record.properties
             self._recalls[offset] = due_ms, (properties.get(REAL_TOPIC, ""), properties[RECALLED])
+        elif due_ms < self._brokers_before_ms and _ENQUEUE_MARK not in record.properties_text:
+            return None
         elif not self._done.has(due_ms, offset):
             if offset not in self._done.excepted:
                 return due_ms, offset, record.size
@@ -510,7 +383,7 @@ class Timers:
         """Learns what is done by the last note, if that is not known yet."""
         if self._done is not None:
             return
-        done = DoneTimers()
+        done, has_note = DoneTimers(), False
         for message in islice(last_messages(self._store, NOTE_TOPIC, 0), _NOTE_TRIES):
             record = message.record
             try:
@@ -518,8 +391,11 @@ class Timers:
             except (ValueError, LookupError, TypeError):
                 continue
             if note.at == record.queue_offset:
+                has_note = True
                 done = replace(note.done, excepted=note.done.excepted | self._missing(note, record.store_ms))
                 break
+        if not has_note:
+            self._brokers_before_ms = self._store.last_store_ms
         self._done, self._loaded = done, done.begin
 
     def _missing(self, note: TimerNote, store_ms: int) -> set[int]:
@@ -554,7 +430,7 @@ class Timers:
                 waiting.add(rows)
                 self._fire(waiting.due(now_ms, most=_MOST_COPIES, most_bytes=_MOST_BYTES))
 
-    def _fire(self, timers: _Run) -> None:
+    def _fire(self, timers: TimerRun) -> None:
         """Appends the copies of messages that are due behind a note; what cannot be read waits."""
         offsets: list[int] = timers.offset.tolist()
         reading = self._read(sorted(offsets))
@@ -572,7 +448,7 @@ class Timers:
                     waiting.add(offset)
                 else:
                     copies += [] if copy is None else [copy]
-        with self._taken(timers, waiting):
+        with self._taken(timers, waiting, latest_ms=max(due_ms.values(), default=-FAR)):
             if copies:
                 self._append(copies, is_rolled=False)
         self.fired += len(copies)
@@ -591,24 +467,24 @@ class Timers:
         return reading._replace(unread=reading.unread | skipped)
 
     @contextmanager
-    def _taken(self, timers: _Run, unread: Collection[int]) -> Iterator[None]:
+    def _taken(self, timers: TimerRun, unread: Collection[int], latest_ms: int = -FAR) -> Iterator[None]:
         """Counts messages as done, or as waiting if they are ``unread``; as before if what is done with them fails."""
         assert self._done is not None
-        before = self._pending.copy(), dict(self._waiting), self._done
+        before = self._pending.copy(), dict(self._waiting), dict(self._recalls), self._done
         for due_ms, offset, size in timers.rows():
             self._waiting.pop(offset, None)
+            self._recalls.pop(offset, None)
             if offset in unread:
                 self._waiting[offset] = due_ms, size
         self._pending.remove(timers.offset.tolist())
         below = min(self._pending.least_offset(), *self._recalls, self._loaded)
         self._done = self._done.extended(
-            below, self._loaded, self._pending.first(),
-            excepted=self._waiting, latest_ms=int(timers.due_ms.max(initial=-_FAR)),
-        )  # fmt: skip
+            below, self._loaded, self._pending.first(), excepted=self._waiting, latest_ms=latest_ms
+        )
         try:
             yield
         except BaseException:
-            self._pending, self._waiting, self._done = before
+            self._pending, self._waiting, self._recalls, self._done = before
             raise
 
     def _recalled(self, due_ms: set[int]) -> dict[int, set[tuple[str, str]]]:
@@ -623,7 +499,7 @@ class Timers:
         """Forgets calls back of messages that are done."""
         first = self._pending.first()
         waiting = (due_ms for due_ms, _ in self._waiting.values())
-        open_ms = min(self._clock.now_ms(), *waiting, *(first[:1] if first else ()), _FAR)
+        open_ms = min(self._clock.now_ms(), *waiting, *(first[:1] if first else ()), FAR)
         for offset in [offset for offset, (due_ms, _) in self._recalls.items() if due_ms < open_ms]:
             del self._recalls[offset]
 
@@ -662,6 +538,64 @@ class Timers:
             add_copy(batch, copy.original, copy.target, copy.text)
         self._store.append(batch)
 
+    # keeping
+
+    def keep(self, border: int, newest_ms: int) -> int:
+        """Returns the border below which the log may go, at most ``border``, where records are of ``newest_ms``.
+
+        What is pending below is appended again in the next round, and keeps the log no more then.
+        """
+        with self._lock:
+            if not self._is_loaded:
+                return 0
+            if not self.pending():
+                return border
+            least = min(self._pending.least_offset(), *self._recalls, *self._waiting, FAR)
+            found = read_at(self._store, TIMER_TOPIC, 0, [least]).found
+            first = found[least].record.physical_offset if found else 0
+            if first >= border:
+                return border
+            self._roll_before_ms = newest_ms + 1
+            self._roll_at_s = 0.0
+            return first
+
+    def _roll_old(self) -> bool:
+        """Appends again what is pending in records that are old enough to go soon, with what calls it back.
+
+        Says whether there was anything.
+        """
+        if self._clock.monotonic_s() < self._roll_at_s:
+            return False
+        kept_ms = self._store.kept_ms(TIMER_TOPIC)
+        half_ms = 0 if kept_ms is None else self._clock.now_ms() - kept_ms // 2
+        before_ms, self._roll_before_ms = max(half_ms, self._roll_before_ms), 0
+        self._roll_at_s = self._clock.monotonic_s() + _ROLL_EVERY_S
+        if before_ms <= 0 or not self.pending():
+            return False
+        below = self._store.offset_by_time(TIMER_TOPIC, 0, before_ms, Boundary.LOWER)
+        is_any = False
+        while self._roll(below):
+            is_any = True
+        return is_any
+
+    def _roll(self, below: int) -> bool:
+        """Appends some of the messages below an offset again, the first ones; whether there may be more."""
+        below = min(below, *self._waiting, FAR)
+        rolled = self._pending.below(below, most=_MOST_COPIES, most_bytes=_MOST_BYTES)
+        end = int(rolled.offset[-1]) if len(rolled) else below
+        recalls = [(due_ms, offset, 0) for offset, (due_ms, _) in self._recalls.items() if offset < end]
+        rows = sorted([*rolled.rows(), *recalls], key=lambda row: row[1])
+        reading = self._read([offset for _, offset, _ in rows])
+        if not rows or reading.unread:
+            return False
+        copies = [
+            _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record)) for message in reading.found.values()
+        ]
+        with self._taken(TimerRun.of(rows), ()):
+            if copies:
+                self._append(copies, is_rolled=True)
+        return True
+
     # calling back
 
     def recall(self, topic: str, handle: str) -> str:
@@ -693,9 +627,17 @@ class Timers:
         return found.unique_key
 
 
+def rolled_text(record: Record) -> bytes:
+    """Returns the property text of a delayed message that is appended again, as RocketMQ counts it."""
+    times = record.properties.get(_ROLL_TIMES, "")
+    count = int(times) + 1 if times.isascii() and times.isdigit() else 1
+    return changed_text(record.properties_text, (_ROLL_TIMES,), {_ROLL_TIMES: str(count)})
+
+
 def fired_text(text: bytes, *, store_ms: int, now_ms: int) -> bytes:
     """Returns the property text that RocketMQ gives a delayed message at its time."""
-    if _LEVEL_KEPT in decode_properties(text):
-        return changed_text(text, (_LEVEL_KEPT, OUT_MS))
-    times = {_ENQUEUE_MS: str(store_ms), _DEQUEUE_MS: str(now_ms)}
+    found = decode_properties(text)
+    if _LEVEL_KEPT in found:
+        return changed_text(text, (_LEVEL_KEPT, OUT_MS, _ENQUEUE_MS))
+    times = {_ENQUEUE_MS: found.get(_ENQUEUE_MS, str(store_ms)), _DEQUEUE_MS: str(now_ms)}
     return changed_text(text, (REAL_TOPIC, REAL_QUEUE, *times), times)

@@ -68,6 +68,11 @@ def _known(document: JsonValue) -> tuple[str, dict[str, str], Iterator[Json]] | 
     for key, columns, rows in (
         ("topics", columns_of("topic_id topic:text queues floors:json starts:json deletion:json"), _our_topics),
         ("groups", columns_of("group:text generation topic:text queue_id:text offset"), _our_groups),
+        (
+            "deliveries",
+            columns_of("group:text topic:text queue_id committed next offset attempt visible_ms reason:text"),
+            _our_deliveries,
+        ),
     ):
         items = document.get(key)
         if "format" in document and isinstance(items, list) and all(isinstance(item, dict) for item in items):
@@ -126,6 +131,25 @@ def _our_groups(groups: list[_Object]) -> Iterator[Json]:
             for queue_id, offset in _items(queues)
         ]
         yield from rows or [head]
+
+
+def _our_deliveries(groups: list[_Object]) -> Iterator[Json]:
+    """Yields the open messages of groups."""
+    for group in groups:
+        for queue in _lists_in(group.get("queues")):
+            topic, queue_id, committed, following, opened = (*queue, *[None] * 5)[:5]
+            head = {
+                "group": text_of(group.get("name")), "topic": text_of(topic), "queue_id": _int(queue_id),
+                "committed": _int(committed), "next": _int(following),
+            }  # fmt: skip
+            for offset, attempt, visible_ms, _, _, reason in ((*one, *[None] * 6)[:6] for one in _lists_in(opened)):
+                numbers = {"offset": _int(offset), "attempt": _int(attempt), "visible_ms": _int(visible_ms)}
+                yield {**head, **numbers, "reason": text_of(reason)}
+
+
+def _lists_in(value: JsonValue) -> Iterator[list[JsonValue]]:
+    """Yields the lists in a list."""
+    yield from (item for item in (value if isinstance(value, list) else ()) if isinstance(item, list))
 
 
 def _values(document: JsonValue) -> Iterator[Json]:

@@ -142,7 +142,20 @@ def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, di
     due = due_border(hot, retention, now_ms, disk.excess_bytes())
     border = min(due, dispatched - dispatched % hot.log.segment_bytes, held_border(hot, has_archive=False))
     if border > hot.removed_to:
+        border = _kept_border(hot, border)
+    if border > hot.removed_to:
         hot.remove_below(border, forget=index.remove_below)
+
+
+def _kept_border(hot: HotStore, border: int) -> int:
+    """Returns the border below which nobody needs the log."""
+    newest_ms = hot.last_store_ms
+    for segment in hot.log.segments():
+        if segment.base_offset == border:
+            newest_ms = hot.first_store_ms(segment) or newest_ms
+    for keeper in hot.keepers:
+        border = min(border, keeper(border, newest_ms))
+    return border - border % hot.log.segment_bytes
 
 
 class TopicChanges(TypedDict, total=False):

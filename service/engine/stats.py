@@ -56,6 +56,19 @@ def count_files(
     return dict(found)
 
 
+class DelayNumbers(NamedTuple):
+    """Numbers of delayed messages, of whoever fires them; None: nobody does."""
+
+    delayed_messages: int | None = None
+    """Those that wait for their time."""
+    delay_lag_ms: int | None = None
+    """How long the one that is overdue longest is."""
+    fired_messages: int | None = None
+    """Those that were delivered since the start."""
+    undeliverable_messages: int | None = None
+    """Those that could go to no topic."""
+
+
 class ReadinessProblem(NamedTuple):
     """The reason why a process cannot do its work at the moment."""
 

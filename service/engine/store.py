@@ -29,11 +29,17 @@ from tierlog.service.engine.parts import Components
 from tierlog.service.engine.read_path import answer, count, with_hint
 from tierlog.service.engine.removal import remove_due
 from tierlog.service.engine.restore import restore_volume
-from tierlog.service.engine.stats import FileState, ReadinessProblem, count_files, group_lags, stats_of
+from tierlog.service.engine.stats import DelayNumbers, FileState, ReadinessProblem, count_files, group_lags, stats_of
 from tierlog.service.engine.timeline import Timeline, TimelineView, timeline_of
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.tiering.base.clock import Clock, SystemClock
-from tierlog.tiering.base.errors import ConflictError, InvalidRequestError, MessageNotFoundError, ReadOnlyError
+from tierlog.tiering.base.errors import (
+    ConflictError,
+    InvalidRequestError,
+    MessageNotFoundError,
+    ReadOnlyError,
+    TopicNotFoundError,
+)
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.paths import base_offset_name
 from tierlog.tiering.base.progress_bar import Progress
@@ -50,6 +56,7 @@ from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import QueueSpan
+from tierlog.tiering.read.hot_queue import HotQueue
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
 from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
@@ -84,6 +91,8 @@ class Store:
         self._known, self._searcher, self._fetcher = parts.known, parts.searcher, parts.fetcher
         #: Counts since it was opened.
         self.counted = StoreCounts(parts.meter, hot.store.log.flush_seconds)
+        #: Asks whoever fires delayed messages.
+        self.delay_numbers: Callable[[], DelayNumbers] = DelayNumbers
         #: Traces single requests.
         self.tracer = tracer
         self._broker = parts.directory.broker
@@ -300,6 +309,14 @@ class Store:
         """Returns (least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
         return self._fetcher.offsets(topic, queue_id)
 
+    def hot_offset(self, topic: str, queue_id: int) -> int:
+        """Returns the first offset of a queue that is read without the archive; 0 if there is no such queue."""
+        try:
+            with HotQueue.opened(self._hot, topic, queue_id) as queue:
+                return queue.first
+        except TopicNotFoundError:
+            return 0
+
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
         """Finds the offset of a store time in a queue over both tiers; see :meth:`Fetcher.offset_by_time`."""
         return self._fetcher.offset_by_time(topic, queue_id, time_ms, boundary)
@@ -309,6 +326,32 @@ class Store:
         if store_id not in (None, self.store_id):
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
+
+    @property
+    def last_store_ms(self) -> int:
+        """Store time of the newest record, 0 before the first."""
+        return self._hot.last_store_ms
+
+    def now_ms(self) -> int:
+        """Returns what the store's clock says."""
+        return self._clock.now_ms()
+
+    def kept_ms(self, topic: str) -> int | None:
+        """Returns for how long a message of a topic is kept by its age; None: for ever."""
+        found, retention = self._hot.topics.find(topic), self._settings.retention_options()
+        if self._manifest is None or (found is not None and not found.archive):
+            return retention.hot_retention_ms
+        if found is not None and found.cold_retention_ms is not None:
+            return found.cold_retention_ms
+        return retention.cold_retention_ms or None
+
+    def keep_log(self, keeper: Callable[[int, int], int]) -> None:
+        """Asks ``keeper`` before hot segments go that are their messages' only copies.
+
+        It is told the border below which they would go, and the time of the records there, and returns the border
+        below which they may.
+        """
+        self._hot.keepers.append(keeper)
 
     def hides(self, record: Record) -> bool:
         """Whether an erasure hides a record, or its topic was deleted since."""
@@ -422,6 +465,7 @@ class Store:
     def stats(self) -> dict[str, object]:
         """Returns sizes and lags in bytes, times in ms, and requests to the archive since the store was opened."""
         found = stats_of(self._parts, self._clock)
+        found |= self.delay_numbers()._asdict()
         found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error", "damage")}
         if self._broker is not None:
             found["consumer_offsets"] = self._broker.consumer_offsets()

@@ -92,6 +92,21 @@ _STORE = (
         "tierlog_mended_queue_units", "Damaged units of queue files that were derived again from the log for a reader.",
         "The disk changes what it keeps: see to it, and run `tierlog check`.", stat="mended_queue_units",
     ),
+    _gauge("tierlog_delayed_messages", "Messages that wait for their time.", stat="delayed_messages"),
+    _gauge(
+        "tierlog_delay_lag_seconds", "Time by which the delayed message that is overdue longest is.",
+        "Rising: the archive that holds some of them does not answer, or the disk is full.", stat="delay_lag_ms",
+        divisor=1000,
+    ),
+    _counter(
+        "tierlog_fired_messages", "Delayed messages that were delivered since the store was opened.",
+        stat="fired_messages",
+    ),
+    _counter(
+        "tierlog_undeliverable_messages", "Delayed messages that could go to no topic since the store was opened.",
+        "Whoever wrote into the timer topic left out where they go; the log names them.",
+        stat="undeliverable_messages",
+    ),
     _gauge("tierlog_recover_from_bytes", "Physical offset at which recovery would begin.", stat="recover_from"),
     _gauge(
         "tierlog_log_damaged_ranges", "Ranges of the log that cannot be read.",
@@ -255,6 +270,19 @@ _QUERIES = (
         "Not 0: answers are incomplete and say which store is missing.",
     ),
     _gauge("tierlog_groups", "Consumer groups."),
+    _counter(
+        "tierlog_deliveries", "Messages delivered to groups one by one, for the first time or again.",
+        "Many of `attempt=\"again\"`: consumers give messages back, or take longer than messages are invisible.",
+        "attempt",
+    ),
+    _counter(
+        "tierlog_dead_letters", "Messages that groups have given up; they are in the topics `%DLQ%group`.",
+        "Rising: look at `DLQ_REASON` of the newest ones.",
+    ),
+    _gauge(
+        "tierlog_open_messages", "Messages delivered, or waiting for their message group, and not acknowledged.",
+        "Not falling: consumers receive and do not acknowledge; at 4,096 of a queue their group gets nothing new.",
+    ),
     _labelled(
         "tierlog_group_lag_messages", "Messages that a consumer group has not committed, of hot and archived ones.",
         "Growing: consumers are too slow, or gone. Absent: a store with queues of the group does not answer, or the "

@@ -16,7 +16,7 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
-from tierlog.service.delivery.timers import TIMER_TOPIC, Timers
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.opening import door_address
 from tierlog.service.engine.store import Store
@@ -97,8 +97,7 @@ class Doors:
         transactions = Transactions(store, clock)
         checks = TransactionChecks(store, transactions, clock, SystemRandomness())
         try:
-            if self._sockets or store.find_queues(TIMER_TOPIC) is not None:  # what is due fires with the doors shut too
-                timers.start()
+            timers.start()  # with the doors shut too: messages with a delay come by REST as well
             listening, where = self._sockets.get("listen"), settings.rocketmq.listen
             if listening is not None and where is not None:
                 address = door_address(settings, where)

@@ -14,6 +14,7 @@ from tierlog.tiering.message.batch import Message
 
 OPEN, READ, PRODUCE, ADMIN, EVERYTHING = "open", "read", "produce", "admin", "admin of everything"
 USE = "read or produce"
+_HANDLES = {"handles": ["billing.shop-1.0.0.1.1"]}
 _OFFSETS = {"offsets": [{"topic": "shop-1", "queue_id": 0, "offset": 1}]}
 _TOPIC = "/v1/topics/{topic}"
 
@@ -44,6 +45,11 @@ NEEDS: dict[tuple[str, str], tuple[str, object]] = {
     ("DELETE", "/v1/groups/{group}"): (READ, None),
     ("POST", "/v1/groups/{group}/members"): (READ, {"topics": ["shop-1"]}),
     ("POST", "/v1/groups/{group}/reset"): (READ, {"to": "first", "dry_run": True}),
+    ("POST", "/v1/groups/{group}/receive"): (READ, {"topic": "shop-1"}),
+    ("POST", "/v1/groups/{group}/ack"): (READ, _HANDLES),
+    ("POST", "/v1/groups/{group}/nack"): (READ, _HANDLES),
+    ("POST", "/v1/groups/{group}/dead-letters"): (READ, _HANDLES),
+    ("POST", "/v1/groups/{group}/extend"): (READ, {"handle": "billing.shop-1.0.0.1.1", "invisible_ms": 1}),
     ("PUT", "/v1/groups/{group}/members/{member_id}"): (READ, None),
     ("DELETE", "/v1/groups/{group}/members/{member_id}"): (READ, None),
     ("GET", "/v1/groups/{group}/offsets"): (READ, None),

@@ -162,6 +162,13 @@ def _ask_of_groups(asked: Checked) -> None:
     asked.ask("DELETE", f"/v1/groups/g/members/{member['member_id']}")
     asked.ask("POST", "/v1/groups/g/reset", {"time": "2h"})
     asked.ask("DELETE", "/v1/groups/g")
+    found = asked.ask("POST", "/v1/groups/w/receive?wait_ms=1", {"topic": "orders", "limit": 4})["messages"]
+    done, back, letter, longer = (one["handle"] for one in found)
+    asked.ask("POST", "/v1/groups/w/ack", {"handles": [done]})
+    asked.ask("POST", "/v1/groups/w/ack", {"handles": [done]}, 400)
+    asked.ask("POST", "/v1/groups/w/nack", {"handles": [back, done], "reason": "busy"})
+    asked.ask("POST", "/v1/groups/w/dead-letters", {"handles": [letter]})
+    asked.ask("POST", "/v1/groups/w/extend", {"handle": longer, "invisible_ms": 1})
 
 
 def _ask_of_a_lone_store(asked: Checked) -> None:

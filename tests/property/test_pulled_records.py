@@ -5,10 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import pytest
 
@@ -16,6 +14,7 @@ from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import records_in
 from tests.support.world import World
 from tierlog.index.search.query import Query
+from tierlog.service.archive.readers import StoreReader
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.hashing import tag_hash
@@ -23,24 +22,12 @@ from tierlog.tiering.format.record import Record
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.message.tags import SCHEDULE_TOPIC
 from tierlog.tiering.read import pull_records
-from tierlog.tiering.read.pull_records import PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
 
 TOPICS = ("t", "u")
 QUEUES = 2
 TAGS = ("", "A", "B", "AaAa")
 MANY = 1 << 62
-
-
-class Reader(Protocol):
-    """What a store and an archive alone have in common here."""
-
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult: ...
-
-    def pull_records(
-        self, topic: str, queue_id: int, offset: int, limit: int, *, max_bytes: int = 0,
-        tag_hashes: frozenset[int] | None = None,
-    ) -> AbstractContextManager[PulledRecords]: ...  # fmt: skip
 
 
 class MovingWorld(World):
@@ -96,7 +83,7 @@ class MovingWorld(World):
         self.chance.choice(steps)()
 
 
-def compare(reader: Reader, topic: str, queue: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
+def compare(reader: StoreReader, topic: str, queue: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
     """Pull both ways from an offset; the answers say the same."""
     hashes = None if tag is None else frozenset((tag_hash(tag), 12345))
     page = reader.pull(topic, queue, offset, limit, tag)
@@ -108,7 +95,7 @@ def compare(reader: Reader, topic: str, queue: int, offset: int, limit: int, tag
     return page
 
 
-def read_in_bytes(reader: Reader, topic: str, queue: int, max_bytes: int) -> list[Record]:
+def read_in_bytes(reader: StoreReader, topic: str, queue: int, max_bytes: int) -> list[Record]:
     """All records of a queue, by answers of at most so many bytes."""
     found: list[Record] = []
     offset = 0
@@ -127,7 +114,7 @@ def test_the_records_of_both_tiers_are_those_of_the_messages_whatever_happened(s
     world = MovingWorld(seed)
     for turn in range(10):
         world.step()
-        readers: list[Reader] = [world.engine]
+        readers: list[StoreReader] = [world.engine]
         if turn in (5, 9):
             readers.append(world.cold())
         for reader in readers:
@@ -222,7 +209,7 @@ def test_a_pull_from_the_archive_and_one_that_finds_nothing_pin_no_segment() -> 
         assert records_in(pulled.parts)
 
 
-def records_at(reader: Reader, offset: int, tag: str | None) -> list[Record]:
+def records_at(reader: StoreReader, offset: int, tag: str | None) -> list[Record]:
     hashes = None if tag is None else frozenset((tag_hash(tag),))
     with reader.pull_records("t", 0, offset, 1000, max_bytes=MANY, tag_hashes=hashes) as pulled:
         return records_in(pulled.parts)

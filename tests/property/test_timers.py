@@ -89,6 +89,13 @@ class TimerMachine(RuleBasedStateMachine):
     def pass_time(self, ms: int, cut: int | None, seed: int, *, kill: bool) -> None:
         self.take(lambda: self.world.pass_time(ms), cut, kill=kill, seed=seed)
 
+    @rule(cut=CUTS, kill=st.booleans(), seed=st.integers(0, 99))
+    def move_on(self, cut: int | None, seed: int, *, kill: bool) -> None:
+        """Have all that is pending appended again, as if the log were to go."""
+        self.world.timers.run_once()
+        self.world.timers.keep(1 << 62, LATER_MS + self.world.clock.now_ms())
+        self.take(self.world.timers.run_once, cut, kill=kill, seed=seed)
+
     @rule(ms=st.integers(-4_000_000, 4_000_000))
     def step_clock(self, ms: int) -> None:
         self.world.clock.step(ms)

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+#: What would print where answers are read, or lead a program to libraries that are not its own.
+_LEFT_OUT = ("JAVA_TOOL_OPTIONS", "PYTHONPATH")
+
 
 class LineProgram:
     """A running program that answers each line with a line, in order."""
@@ -50,7 +53,7 @@ def line_program(command: Sequence[str], work: Path) -> Iterator[LineProgram]:
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=work,
-            env={name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"},
+            env={**{name: value for name, value in os.environ.items() if name not in _LEFT_OUT}, "HOME": str(work)},
         )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None

@@ -106,15 +106,41 @@ def _go(target: Path) -> None:
     _run("go", "build", "-p", "1", "-o", target / "client", ".", folder=_SOURCES / "go", GOMAXPROCS="1", GOFLAGS="")
 
 
-JAVA_5 = ClientProgram(
-    "java-5", ("java/pom_5.xml", "java/remoting", "java/remoting5", "java/real_server"), _JDK,
-    _java("pom_5.xml", "remoting", "remoting5", "real_server"),
-)  # fmt: skip
-JAVA_4_9 = ClientProgram(
-    "java-4.9", ("java/pom_4_9.xml", "java/remoting"), _JDK, _java("pom_4_9.xml", "remoting")
-)  # fmt: skip
+def _python(target: Path) -> None:
+    """An environment of its own: what the client needs is none of ours."""
+    _run(sys.executable, "-m", "venv", "--without-pip", target)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", target / "bin" / "python")
+    _run(*pip, "install", "--require-hashes", "-r", _SOURCES / "python" / "requirements.txt")
+    shutil.copy(_SOURCES / "python" / "client.py", target)
+
+
+def _node(target: Path) -> None:
+    shutil.copytree(_SOURCES / "node", target)
+    _run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=target)
+
+
+def _java_program(name: str, pom: str, *sources: str) -> ClientProgram:
+    folders = tuple(f"java/{source}" for source in sources)
+    return ClientProgram(f"java-{name}", (f"java/{pom}", *folders), _JDK, _java(pom, *sources))
+
+
+JAVA_5 = _java_program("5", "pom_5.xml", "lines", "remoting", "remoting5", "real_server")
+JAVA_4_9 = _java_program("4.9", "pom_4_9.xml", "lines", "remoting")
+JAVA_GRPC = _java_program("grpc", "pom_grpc.xml", "lines", "grpc")
 GO = ClientProgram("go", ("go",), (("go", "Go, 1.24 or newer"),), _go)
-PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, GO)}
+PYTHON = ClientProgram("python", ("python",), (), _python)
+NODE = ClientProgram("node", ("node",), (("node", "Node.js, 18 or newer"), ("npm", "npm")), _node)
+PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, JAVA_GRPC, GO, PYTHON, NODE)}
+
+
+def command_of(program: ClientProgram) -> list[str]:
+    """What runs a built program that is not Java's."""
+    folder = built(program)
+    return {
+        "go": [f"{folder / 'client'}"],
+        "python": [f"{folder / 'bin' / 'python'}", "-P", f"{folder / 'client.py'}"],
+        "node": ["node", f"{folder / 'client.js'}"],
+    }[program.name]
 
 
 def main(names: list[str]) -> int:

@@ -80,12 +80,11 @@ class OpenMessageState(NamedTuple):
     reason: str = ""
     """What the consumer said that gave it back last."""
 
-
-def _open_message(
-    offset: int, attempt: int, visible_ms: int, line: int = 0, topic: int = 0, reason: str = ""
-) -> OpenMessageState:
-    """Returns what a document says of one message."""
-    return OpenMessageState(int(offset), int(attempt), int(visible_ms), int(line), int(topic), str(reason))
+    @classmethod
+    def of(cls, fields: Sequence[Any]) -> OpenMessageState:
+        """Returns what a document says."""
+        offset, attempt, visible_ms, line, topic, reason = fields
+        return cls(int(offset), int(attempt), int(visible_ms), int(line), int(topic), str(reason))
 
 
 class QueueDeliveryState(NamedTuple):
@@ -99,13 +98,11 @@ class QueueDeliveryState(NamedTuple):
     opened: tuple[OpenMessageState, ...]
 
     @classmethod
-    def of(
-        cls, topic: str, queue_id: int, committed: int, next_offset: int, opened: Sequence[Sequence[Any]]
-    ) -> QueueDeliveryState:
+    def of(cls, fields: Sequence[Any]) -> QueueDeliveryState:
         """Returns what a document says."""
+        topic, queue_id, committed, following, opened = fields
         return cls(
-            str(topic), int(queue_id), int(committed), int(next_offset),
-            tuple(_open_message(*each) for each in opened),
+            str(topic), int(queue_id), int(committed), int(following), tuple(map(OpenMessageState.of, opened))
         )  # fmt: skip
 
 
@@ -233,5 +230,5 @@ def _group(
         generation,
         tuple(CommittedOffset(*offset) for offset in offsets),
         tuple(OffsetElsewhere(*offset) for offset in elsewhere),
-        tuple(QueueDeliveryState.of(*queue) for queue in deliveries),
+        tuple(map(QueueDeliveryState.of, deliveries)),
     )

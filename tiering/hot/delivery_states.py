@@ -2,7 +2,7 @@
 
 ::
 
-    {"format": 1, "groups": [
+    {"format": 1, "deliveries": [
     {"name": "billing", "queues": [["orders", 0, 17, 25, [[17, 2, 1700000060000, 0, 0, "timeout"], [21, 1, …]]]]}]}
 
 A queue: topic, number, the committed offset when this was noted, the first offset that nobody looked at, and what is
@@ -102,7 +102,7 @@ class DeliveryStates:
 
 def _document_of(texts: Sequence[str]) -> bytes:
     lines = ",\n".join(texts)
-    return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]}}\n'.encode()
+    return f'{{"format": {_FORMAT}, "deliveries": [\n{lines}\n]}}\n'.encode()
 
 
 def _encode(name: str, queues: Sequence[QueueDeliveryState]) -> str:
@@ -110,9 +110,7 @@ def _encode(name: str, queues: Sequence[QueueDeliveryState]) -> str:
 
 
 def _decode(document: Any) -> _Groups:
-    return {
-        entry["name"]: tuple(QueueDeliveryState.of(*queue) for queue in entry["queues"]) for entry in document["groups"]
-    }
+    return {entry["name"]: tuple(map(QueueDeliveryState.of, entry["queues"])) for entry in document["deliveries"]}
 
 
 def _encode_all(groups: _Groups) -> bytes:

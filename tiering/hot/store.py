@@ -90,6 +90,8 @@ class HotStore:
         if self.log.is_empty:
             self.log.add_first_segment()
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
+        #: Who is asked before segments go that are the only copies, see :meth:`service.engine.store.Store.keep_log`.
+        self.keepers: list[Callable[[int, int], int]] = []
         #: What producers that number their messages have sent.
         self.producers = ProducerWindow(fs, paths, clock, options)
         self.border = self.log.begin

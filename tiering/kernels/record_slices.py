@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.queue_unit import UNIT_BYTES, UNIT_DTYPE
-from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER, TRANSACTION_MASK, SysFlag
+from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER, NO_QUEUE_UNIT
 from tierlog.tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
 from tierlog.tiering.kernels.decode import is_filler
 from tierlog.tiering.kernels.mapped_log import record_spans
@@ -35,7 +35,6 @@ from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 _RUN_BYTES = 32
 _UNITS_AHEAD = 4
 _BYTES_AHEAD = 2048
-_COMMITTED = int(SysFlag.TRANSACTION_COMMIT)
 
 #: What is counted for a whole answer, what one call tells, and what bounds the answer: int64 each, in this order.
 #: Behind them lie ``hash_count`` hashes of tags, and then the slices of one call: begin and end of each.
@@ -139,8 +138,7 @@ def _slice_units(job):
             return i
         if name_length != topic_length or not same_bytes(name, topic, topic_length):
             return i
-        transaction = load_be32(at + 36) & TRANSACTION_MASK
-        if transaction != 0 and transaction != _COMMITTED:
+        if load_be32(at + 36) & NO_QUEUE_UNIT:
             return i
         # whether it is wanted
         if is_filtered:

@@ -101,12 +101,14 @@ def create_app(
     needs_tokens = control is not None and control.is_on
     app = routed_app(access=needs_tokens)
     counts = HttpCounts()
-    _share(app, engine, settings, counts, connections or Connections(settings.serve.max_connections), cluster=cluster)
+    _share(
+        app, engine, settings, counts, connections or Connections(settings.serve.max_connections), cluster=cluster,
+        deliveries=deliveries or _deliveries_of(engine, settings, clock or SystemClock()),
+    )  # fmt: skip
     app.state.connections.knows_callers = needs_tokens
     app.state.needs_tokens = needs_tokens
     app.state.stopping = stopping or threading.Event()
     app.state.audit = audit
-    app.state.deliveries = deliveries or _deliveries_of(engine, settings, clock or SystemClock())
     if cluster is not None:
         _join(engine, settings, cluster)
     errors.install(app)
@@ -122,6 +124,7 @@ def _share(
     connections: Connections,
     *,
     cluster: ClusterView | None,
+    deliveries: Deliveries | None,
 ) -> None:
     """Gives the application what its routes and layers share."""
     serve = settings.serve
@@ -129,12 +132,14 @@ def _share(
     app.state.engine = engine
     app.state.settings = settings
     app.state.cluster = cluster
+    app.state.deliveries = deliveries
     app.state.connections = connections
     app.state.lanes = Lanes(serve)
     app.state.body_memory = BodyMemory(serve.body_memory_bytes, serve.wait_ms)
     app.state.answer_memory = answers
     app.state.metrics = Metrics(
-        engine, counts, connections, lambda: answers.used_bytes, max_groups=settings.metrics.max_groups, cluster=cluster
+        engine, counts, connections, lambda: answers.used_bytes, max_groups=settings.metrics.max_groups,
+        cluster=cluster, deliveries=deliveries,
     )  # fmt: skip
 
 

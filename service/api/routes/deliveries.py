@@ -15,7 +15,7 @@ from tierlog.service.access.caller import ASK, Caller, Scope
 from tierlog.service.api.answer_forms import shown_document
 from tierlog.service.api.answers import answer_in_pieces, wait_for
 from tierlog.service.api.contract import may_answer
-from tierlog.service.api.deps import Stopping, TheCaller, TheDeliveries, TheEngine, check_now
+from tierlog.service.api.deps import Stopping, TheCaller, TheDeliveries, check_now
 from tierlog.service.api.json_bodies import sent, to_some
 from tierlog.service.api.lane_route import LaneRoute
 from tierlog.service.api.lanes import LaneChoice
@@ -28,11 +28,11 @@ from tierlog.service.delivery.deliveries import (
     MAX_INVISIBLE_MS,
     MAX_REASON_CHARACTERS,
     MAX_RECEIVE,
+    Deliveries,
     Delivery,
 )
 from tierlog.service.delivery.group_topics import is_of_group
 from tierlog.service.delivery.handles import handle_fields
-from tierlog.service.engine.store import Store
 from tierlog.service.wire.documents import JSON, message_json
 from tierlog.tiering.base.errors import ForbiddenError, InvalidHandleError
 from tierlog.tiering.message.batch import ANY_QUEUE, MAX_QUEUES
@@ -140,7 +140,7 @@ class HandledOut(BaseModel):
     """How many deliveries it was done to, and those that are over."""
 
     group: str
-    done: int
+    done: int = Field(description="deliveries")
     refused: list[RefusedOut] = absent("handles of deliveries that are over, with the reason")
 
 
@@ -203,14 +203,13 @@ def acknowledge(
     group: GroupName,
     wanted: Annotated[HandlesIn, sent(HandlesIn, to_some(Scope.READ))],
     caller: TheCaller,
-    engine: TheEngine,
     deliveries: TheDeliveries,
 ) -> JSONResponse:
     """Take messages for done: the group does not get them again. Written within about a second, and at a clean stop.
 
     A handle counts until its message is delivered again or done. 400 if none of them does.
     """
-    return _each(group, wanted.handles, caller, engine, deliveries.acknowledge)
+    return _each(group, wanted.handles, caller, deliveries, deliveries.acknowledge)
 
 
 @router.post("/{group}/nack", operation_id="give_messages_back", response_model=HandledOut, responses=may_answer(507))
@@ -219,7 +218,6 @@ def nack(
     group: GroupName,
     wanted: Annotated[NackIn, sent(NackIn, to_some(Scope.READ))],
     caller: TheCaller,
-    engine: TheEngine,
     deliveries: TheDeliveries,
 ) -> JSONResponse:
     """Give messages back that were not done: they are delivered again after a while, or become dead letters.
@@ -227,7 +225,7 @@ def nack(
     400 if none of the handles counts.
     """
     give_back = partial(deliveries.nack, delay_ms=wanted.delay_ms, reason=wanted.reason)
-    return _each(group, wanted.handles, caller, engine, give_back)
+    return _each(group, wanted.handles, caller, deliveries, give_back)
 
 
 @router.post(
@@ -238,7 +236,6 @@ def dead_letters(
     group: GroupName,
     wanted: Annotated[DeadLettersIn, sent(DeadLettersIn, to_some(Scope.READ))],
     caller: TheCaller,
-    engine: TheEngine,
     deliveries: TheDeliveries,
 ) -> JSONResponse:
     """Give messages up: they go to the topic `%DLQ%` + group, durably, and are done.
@@ -246,7 +243,7 @@ def dead_letters(
     400 if none of the handles counts.
     """
     give_up = partial(deliveries.forward_to_dead_letters, reason=wanted.reason)
-    return _each(group, wanted.handles, caller, engine, give_up)
+    return _each(group, wanted.handles, caller, deliveries, give_up)
 
 
 @router.post("/{group}/extend", operation_id="extend_delivery", response_model=ExtendedOut, responses=may_answer(507))
@@ -255,11 +252,10 @@ def extend(
     group: GroupName,
     wanted: Annotated[ExtendIn, sent(ExtendIn, to_some(Scope.READ))],
     caller: TheCaller,
-    engine: TheEngine,
     deliveries: TheDeliveries,
 ) -> JSONResponse:
     """Have a delivery last for this time from now on. The answer has its new handle; the old one is over."""
-    _check_handle(group, wanted.handle, caller, engine)
+    _check_handle(group, wanted.handle, caller, deliveries)
     return JSONResponse({"group": group, "handle": deliveries.extend(wanted.handle, wanted.invisible_ms)})
 
 
@@ -277,13 +273,15 @@ def _delivered(request: Request, group: str, found: list[Delivery]) -> Response:
     return answer_in_pieces(request, shown_document({"group": group}, shown, {}), held_bytes, JSON)
 
 
-def _each(group: str, handles: list[str], caller: Caller, engine: Store, act: Callable[[str], object]) -> JSONResponse:
+def _each(
+    group: str, handles: list[str], caller: Caller, deliveries: Deliveries, act: Callable[[str], object]
+) -> JSONResponse:
     """Does the same to each delivery, and says which are over; raises the error of the first if all are."""
     refused: list[InvalidHandleError] = []
     told: list[dict[str, Any]] = []
     for handle in handles:
         try:
-            _check_handle(group, handle, caller, engine)
+            _check_handle(group, handle, caller, deliveries)
             act(handle)
         except InvalidHandleError as error:
             refused.append(error)
@@ -293,12 +291,12 @@ def _each(group: str, handles: list[str], caller: Caller, engine: Store, act: Ca
     return JSONResponse({"group": group, "done": len(handles) - len(told), **({"refused": told} if told else {})})
 
 
-def _check_handle(group: str, handle: str, caller: Caller, engine: Store) -> None:
+def _check_handle(group: str, handle: str, caller: Caller, deliveries: Deliveries) -> None:
     """Checks that a handle is of the group, and the right to its topic; of a retry, to all that the group reads."""
     fields = handle_fields(handle)
     if fields.group != group:
         raise InvalidHandleError(f"the handle is of another group than {group!r}")
     if not is_of_group(fields.topic):
         caller.check(Scope.READ, fields.topic)
-    elif not all(caller.may(Scope.READ, topic) for topic in engine.groups.topics(group) if not is_of_group(topic)):
+    elif not all(caller.may(Scope.READ, topic) for topic in deliveries.topics(group) if not is_of_group(topic)):
         raise ForbiddenError(f"{caller.name!r} has no right to read every topic of this", hint=ASK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import WithJsonSchema
 
 from tierlog.service.access.caller import Scope
@@ -17,10 +17,12 @@ from tierlog.service.api.message_bodies import BODY, RequestMessages, body_kind
 from tierlog.service.api.negotiation import wanted_form
 from tierlog.service.api.route_traits import traits
 from tierlog.service.api.schemas.messages import AppendedListOut
-from tierlog.service.api.schemas.parameters import TopicName, whole
+from tierlog.service.api.schemas.parameters import TIMES, Time, TopicName, UrlDuration, whole
 from tierlog.service.cluster.routing import TOPIC_HOME
 from tierlog.service.engine.appends import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
+from tierlog.service.engine.store import Store
 from tierlog.service.wire.documents import ARROW_STREAM, JSON
+from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import Durability
 from tierlog.tiering.message.batch import validate_topic
 
@@ -51,16 +53,40 @@ async def produce(
     engine: TheEngine,
     settings: TheSettings,
     durability: Durability = Durability.FLUSHED,
+    delay: Annotated[
+        UrlDuration | None, Query(description="how long the messages wait; a number of ms, or with a unit")
+    ] = None,
+    deliver_at: Annotated[
+        Time | None, Query(description=f"when they are delivered, instead of `delay`; {TIMES}")
+    ] = None,
     idempotency_key: Annotated[
         Annotated[str, WithJsonSchema({"type": "string", "pattern": whole(IDEMPOTENCY_KEY_PATTERN)})] | None,
         Header(alias="Idempotency-Key", description=_KEY, examples=["sensor-7:4711"]),
     ] = None,
 ) -> Response:
-    """Append a batch in order, all of it or nothing; answered when it is as durable as asked for."""
+    """Append a batch in order, all of it or nothing; answered when it is as durable as asked for.
+
+    With a delay the messages wait in the timer topic, which is where the answer says that they are, and are appended to
+    their own topic at their time, once.
+    """
     caller.check(Scope.PRODUCE, topic)
     form = wanted_form(request, (JSON, ARROW_STREAM))  # before anything is appended
     validate_topic(topic)
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key, caller.window)
     kind = body_kind(request.headers.get("content-type", JSON))
-    incoming = RequestMessages(kind, topic, engine, settings, request.app.state.lanes.parsing)
+    due_ms = _due_ms(engine, delay, deliver_at, has_key=key is not None)
+    incoming = RequestMessages(kind, topic, engine, settings, request.app.state.lanes.parsing, due_ms)
     return await incoming.append(body_of(request), lane_of(request), durability, key, form)
+
+
+def _due_ms(engine: Store, delay: int | None, deliver_at: int | None, *, has_key: bool) -> int | None:
+    """Returns when the messages are to be delivered; None for now."""
+    if delay is None:
+        return deliver_at
+    if deliver_at is not None:
+        raise InvalidRequestError("delay and deliver_at are given", hint="one of them says when")
+    if has_key:
+        raise InvalidRequestError(
+            "delay is given with an Idempotency-Key", hint="sent again it would ask for another time: use deliver_at"
+        )
+    return engine.now_ms() + delay

@@ -84,6 +84,10 @@ def _duration(value: object) -> object:
         raise InvalidRequestError(f"{error.message}: {error.hint}, or a number of ms") from error
 
 
+def _url_duration(value: object) -> object:
+    return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value, re.ASCII) else _duration(value)
+
+
 def _number(value: object) -> object:
     """Reads a number: of the texts that Python takes for one only what everybody writes."""
     if isinstance(value, str):
@@ -114,6 +118,13 @@ Duration = Annotated[
             ]
         }
     ),
+]
+#: The same in a URL.
+UrlDuration = Annotated[
+    int,
+    Field(strict=True, ge=1, le=END_OF_TIME_MS),
+    BeforeValidator(_url_duration),
+    WithJsonSchema(_text("[1-9][0-9]{0,14}|[1-9][0-9]{0,4}(ms|s|m|h|d|w)", examples=["10s"])),
 ]
 #: A number in a URL.
 Number = Annotated[int, BeforeValidator(_number)]

@@ -89,6 +89,10 @@ class StatsOut(BaseModel):
     cold_min: int | None = Field(description="the archive begins here")
     cold_held_at: int | None = Field(description="base of the segment at which a hold stops expiry")
     open_erasures: int | None
+    delayed_messages: int | None = Field(description="messages that wait for their time")
+    delay_lag_ms: int | None = Field(description="how long the one of these that is overdue longest is")
+    fired_messages: int | None = Field(description="delayed messages that were delivered since the store was opened")
+    undeliverable_messages: int | None = Field(description="delayed messages that could go to no topic")
     manifest_version: int | None
     index_behind_bytes: int = _COUNT
     index_sealed_to: int = _COUNT

@@ -38,6 +38,8 @@ BEHIND_BYTES, CAUGHT_UP_BYTES = 1 << 20, 256 << 10
 REQUEST_BYTES = 512
 #: Pieces that are handed to the system at once; it takes no more than 1024.
 _PIECES = 256
+#: How long a client that is behind may hold slices of the log, which keep their snapshot pinned.
+_LENT_S = 2.0
 _TLS_HANDSHAKE = 0x16
 _TLS_PIECE = 64 << 10
 
@@ -108,16 +110,14 @@ class Outgoing:
 
     def send(self, sendmsg: Callable[[list[Buffer]], int]) -> None:
         """Hands over all that the system takes; raises what it raises."""
+        self._let_go()
         while self._parts:
             pieces: list[Buffer] = []
             for part in self._parts:
-                if callable(part):
-                    if pieces:
-                        break
-                elif len(pieces) < _PIECES:
-                    pieces.append(part)
-            if pieces:
-                self._advance(sendmsg(pieces))
+                if callable(part) or len(pieces) == _PIECES:
+                    break
+                pieces.append(part)
+            self._advance(sendmsg(pieces))
             self._let_go()
 
     def _advance(self, count: int) -> None:
@@ -137,6 +137,16 @@ class Outgoing:
             release = self._parts.popleft()
             assert callable(release)
             release()
+
+    def let_go(self) -> None:
+        """Copies what was lent, and lets go of it."""
+        parts, self._parts = self._parts, deque()
+        for part in parts:
+            if not callable(part):
+                self._parts.append(bytes(part))
+        for part in parts:
+            if callable(part):
+                part()
 
     def drop(self) -> None:
         """Gives up what waits."""
@@ -171,6 +181,8 @@ class Connection:
         self._heard_s = self._frame_s = self._mark_s = now_s
         self._mark_taken = 0
         self._in_work = 0
+        #: Bytes of a frame that is not whole, as they are counted with those of others.
+        self._held = 0
         self._is_known = self._is_reading = self._is_writing = self._is_flushing = False
         self._is_first_read = True
         self.is_closed = False
@@ -346,7 +358,7 @@ class Connection:
             raise InvalidRequestError("a client without TLS")
 
     def _take(self, data: bytes) -> None:
-        held = self._reader.held_bytes
+        was_whole = not self._held
         for frame in self._reader.feed(data):
             if not self._is_known:
                 self._is_known = True
@@ -360,9 +372,10 @@ class Connection:
                 self._owner.received(self, frame)
             if self.is_closed:
                 return
-        if not held:
+        if was_whole:
             self._frame_s = self._heard_s
-        if self.is_behind or not self._owner.took(self._reader.held_bytes - held):
+        before, self._held = self._held, self._reader.held_bytes
+        if not self._owner.took(self._held - before) or self.is_behind:
             self._stop_reading()
 
     # time
@@ -379,6 +392,8 @@ class Connection:
             if now_s - self._heard_s > limits.idle_s and not self._in_work:
                 self.close()
                 return
+        if self._out.waiting and now_s - self._mark_s >= _LENT_S:
+            self._out.let_go()
         if self._out.waiting and now_s - self._mark_s >= limits.send_s:
             if self._out.taken - self._mark_taken < limits.least_taken:
                 _LOG.warning("%s took %d bytes of its answers in %g s and is cut off", self.peer,
@@ -406,8 +421,8 @@ class Connection:
             self._owner.loop.remove_writer(self._sock)
         self._sock.close()
         self._place.end()
-        self._owner.took(-self._reader.held_bytes)
-        self._reader = FrameReader(0)
+        self._owner.took(-self._held)
+        self._held, self._reader = 0, FrameReader(0)
         self._out.drop()
         asked, self._asked = self._asked, {}
         self._owner.closed(self)

@@ -79,6 +79,7 @@ from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
+_RESPONSE = int(FrameFlag.RESPONSE)
 _LOG = logging.getLogger("tierlog")
 #: The modules that declare what is answered.
 SUBJECTS = (
@@ -243,6 +244,9 @@ class RemotingDoor:
 
     async def _finish_stop(self, timeout_s: float) -> None:
         await self._listener.wait_closed()
+        for connection in list(self.connections):
+            if not connection.in_work:
+                connection.end()
         if self._in_work:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s / 2):
@@ -284,8 +288,7 @@ class RemotingDoor:
         """Forgets a connection."""
         self.connections.discard(connection)
         self._polls.disconnected(connection)
-        if connection.client_id is not None:
-            self.broker.clients.disconnected(connection)
+        self.broker.clients.disconnected(connection)
 
     def received(self, connection: Connection, frame: Frame) -> None:
         """Has a request answered."""
@@ -341,6 +344,11 @@ class RemotingDoor:
         else:
             self._give(self._lanes[call.lane], HANDLERS[call.code], call)
 
+    @property
+    def in_work(self) -> int:
+        """Bytes of requests that are not answered yet, and of frames that are not whole."""
+        return self._in_work
+
     def _give(self, lane: _Lane, handler: Handler, call: RemotingCall) -> None:
         if lane.under_way >= lane.most:
             call.reply(
@@ -389,7 +397,7 @@ class RemotingDoor:
         if not frame.is_oneway and not connection.is_closed:
             parts = [answer.body] if isinstance(answer.body, bytes | memoryview) else list(answer.body)
             head = Frame(
-                answer.code, frame.opaque, FrameFlag.RESPONSE, answer.fields, remark=answer.remark, form=frame.form
+                int(answer.code), frame.opaque, _RESPONSE, answer.fields, remark=answer.remark, form=frame.form
             )
             connection.send([encode_head(head, sum(map(len, parts))), *parts], answer.release)
         elif answer.release is not None:

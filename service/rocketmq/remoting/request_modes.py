@@ -11,6 +11,7 @@ So it survives whatever the log survives, a restore and a failover too. *Killed 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from enum import StrEnum
 
@@ -23,6 +24,8 @@ from tierlog.tiering.message.batch import validate_topic
 
 #: Its only queue is 0.
 MODE_TOPIC = "rmq_sys_tierlog_modes"
+_FORMAT = 1
+_LOG = logging.getLogger("tierlog")
 
 
 class RequestMode(StrEnum):
@@ -51,7 +54,7 @@ class RequestModes:
 
     def set(self, topic: str, group: str, mode: RequestMode) -> None:
         """Sets it, durably."""
-        document = {"format": 1, "topic": validate_topic(topic), "group": validate_group(group), "mode": mode}
+        document = {"format": _FORMAT, "topic": validate_topic(topic), "group": validate_group(group), "mode": mode}
         with self._lock:
             known = self._load()
             self._store.make_topic(MODE_TOPIC, 1, may_make=True)
@@ -66,9 +69,20 @@ class RequestModes:
             found: dict[tuple[str, str], RequestMode] = {}
             try:
                 for message in messages_from(self._store, MODE_TOPIC, 0, 0):
-                    document = json.loads(message.record.body)
-                    found[document["topic"], document["group"]] = RequestMode(document["mode"])
+                    found |= _decode(message.record.body)
             except TopicNotFoundError:
                 found = {}
             self._modes = found
         return self._modes
+
+
+def _decode(body: bytes) -> dict[tuple[str, str], RequestMode]:
+    """Reads one mode; nothing from what a later version, or nobody, wrote."""
+    try:
+        document = json.loads(body)
+        if document["format"] != _FORMAT:
+            return {}
+        return {(document["topic"], document["group"]): RequestMode(document["mode"])}
+    except (ValueError, LookupError, TypeError) as error:
+        _LOG.warning("a message of %s is passed over: %s", MODE_TOPIC, error)
+        return {}

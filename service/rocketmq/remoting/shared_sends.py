@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.engine.store import Store
@@ -29,8 +30,7 @@ _SEND_BYTES = 256
 Done = Callable[[Sequence[Appended] | BaseException], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """What one client sent: a message, or a client batch of them."""
 
     topic: str

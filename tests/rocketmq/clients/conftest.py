@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes.shell import shell
 from tests.support.rocketmq.real_clients import (
     PEER_VARIABLE,
     Doors,
@@ -19,8 +20,9 @@ from tests.support.rocketmq.real_clients import (
     tierlog_server,
 )
 from tests.tools.cache import ToolMissingError
-from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, ClientProgram, built
+from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, NODE, PYTHON, ClientProgram, built, command_of
 
+__all__ = ["shell"]
 _HERE = Path(__file__).parent
 
 
@@ -36,6 +38,12 @@ def _built(program: ClientProgram) -> Path:
         return built(program)
     except ToolMissingError as error:
         pytest.skip(f"RocketMQ's clients cannot be built: {error}")
+
+
+def _other(program: ClientProgram, address: str, factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    _built(program)
+    with other_client(command_of(program), factory.mktemp(program.name), address) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
@@ -59,22 +67,41 @@ def doors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def java_5(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The remoting client 5.4.0, with mqadmin."""
-    with java_client(_built(JAVA_5), "Remoting5", tmp_path_factory.mktemp("java-5"), doors) as client:
+    with java_client(_built(JAVA_5), "Remoting5", tmp_path_factory.mktemp("java-5"), doors.remoting) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def java_4_9(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The remoting client 4.9.8."""
-    with java_client(_built(JAVA_4_9), "Remoting", tmp_path_factory.mktemp("java-4.9"), doors) as client:
+    with java_client(_built(JAVA_4_9), "Remoting", tmp_path_factory.mktemp("java-4.9"), doors.remoting) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def go(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The remoting client 2.1.2 for Go."""
-    with other_client([str(_built(GO) / "client")], tmp_path_factory.mktemp("go"), doors) as client:
+    yield from _other(GO, doors.remoting, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def java_grpc(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The gRPC client 5.1.0 for Java."""
+    work = tmp_path_factory.mktemp("java-grpc")
+    with java_client(_built(JAVA_GRPC), "Grpc", work, doors.grpc) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def python(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The gRPC client 5.1.2 for Python."""
+    yield from _other(PYTHON, doors.grpc, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def node(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The gRPC client 1.0.8 for Node."""
+    yield from _other(NODE, doors.grpc, tmp_path_factory)
 
 
 @pytest.fixture(params=["java_5", "java_4_9"])

@@ -14,7 +14,7 @@ from fastapi import APIRouter
 from tierlog.service.api import deps, lanes, limits
 from tierlog.service.api.application import forwarding
 from tierlog.service.api.application.app import route_table, routed_app
-from tierlog.service.api.deps import TheEngine, TheReader, TheServed
+from tierlog.service.api.deps import TheDeliveries, TheEngine, TheReader, TheServed
 from tierlog.service.api.lane_route import LaneRoute
 from tierlog.service.api.lanes import LaneChoice
 from tierlog.service.api.route_traits import RouteTraits, traits, traits_of
@@ -62,10 +62,11 @@ def test_a_route_is_handed_what_its_declaration_says_and_has_store_id_if_it_is_f
     arguments = [one.alias for part in route.dependant.dependencies for one in part.query_params]
     assert (STORE_ID in arguments) == (rule is not None)
     assert (rule is not None) == route.path.startswith("/v1/")
-    handed = get_type_hints(inspect.unwrap(route.endpoint), include_extras=True).get("engine")
+    hints = get_type_hints(inspect.unwrap(route.endpoint), include_extras=True)
+    handed = hints.get("engine", hints.get("deliveries"))
     allowed: tuple[Any, ...] = (TheServed, None)
     if rule is not None:
-        allowed = (TheReader,) if rule.reads_archive else (TheEngine,) if rule.needs_store else (None,)
+        allowed = (TheReader,) if rule.reads_archive else (TheEngine, TheDeliveries) if rule.needs_store else (None,)
         allowed = (TheServed,) if rule.is_message else allowed
     assert handed in allowed
 

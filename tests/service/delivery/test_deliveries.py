@@ -14,7 +14,7 @@ from tierlog.index.search.query import Query
 from tierlog.service.delivery import deliveries as deliveries_module
 from tierlog.service.delivery import queue_deliveries
 from tierlog.service.delivery.copies import CopiedMessages
-from tierlog.service.delivery.deliveries import Delivery
+from tierlog.service.delivery.deliveries import Delivery, DeliveryCounts
 from tierlog.service.delivery.group_topics import origin_topic, properties_of_retry
 from tierlog.service.engine.groups import ResetTo
 from tierlog.tiering.base.errors import (
@@ -22,6 +22,7 @@ from tierlog.tiering.base.errors import (
     InvalidHandleError,
     InvalidRequestError,
     TopicNotFoundError,
+    UnavailableError,
 )
 
 
@@ -546,3 +547,44 @@ def test_a_message_whose_properties_are_full_becomes_a_dead_letter_without_more(
     (letter,) = world.dead_letters()
     assert letter.properties.keys() >= {"p", "RETRY_TOPIC"}
     assert "DLQ_REASON" not in letter.properties
+
+
+def test_an_answer_is_bounded_in_bytes_and_the_rest_stays_to_be_given(world: DeliveryWorld) -> None:
+    monster = "x" * 1_000
+    world.send(*(f"{number}{monster}" for number in range(8)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deliveries_module, "_MOST_BYTES", 2_500)
+        first = world.receive(limit=1, invisible_ms=1_000)
+        rest = world.receive(limit=32, invisible_ms=1_000)
+        assert len(first) + len(rest) == 8  # one pull is bounded by itself
+        world.clock.advance(1_000)
+        world.receive(queue_id=0, limit=2, invisible_ms=1_000)
+        world.deliveries.acknowledge(world.receive(limit=1, invisible_ms=1_000)[0].handle)
+        again = [one for _ in range(8) for one in world.receive(limit=32, invisible_ms=1_000)]
+    assert all(one.attempt == 2 for one in again)
+    assert len(again) == 5
+
+
+def test_deliveries_and_dead_letters_are_counted(world: DeliveryWorld) -> None:
+    world.send(*"ab")
+    a, _ = world.receive(invisible_ms=1_000)
+    world.deliveries.forward_to_dead_letters(a.handle)
+    world.clock.advance(1_000)
+    world.receive()
+    assert world.deliveries.counted() == DeliveryCounts(first=2, again=1, dead_letters=1, open=1)
+
+
+def test_a_message_that_cannot_be_read_keeps_no_other_waiting() -> None:
+    world = DeliveryWorld(url=URL)
+    world.send("cold")
+    world.archive()
+    world.send(*"ab")
+    assert world.bodies(invisible_ms=1_000) == ["cold", "a", "b"]
+    world.close()
+    world.bucket.die()  # and what was cached is forgotten
+    world.start()
+    world.clock.advance(1_000)
+    with pytest.raises(UnavailableError):
+        world.receive()
+    assert world.bodies() == ["a", "b"]
+    world.close()

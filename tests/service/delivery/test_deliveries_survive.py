@@ -178,11 +178,16 @@ def test_nobody_is_given_anything_after_the_end() -> None:
 def test_a_store_that_is_only_read_gives_nothing_away() -> None:
     world = DeliveryWorld()
     world.send("a")
+    (only,) = world.receive(invisible_ms=1_000)
     world.close()
+    world.clock.advance(1_000)
     world.open(read_only=True)
     reader = Deliveries(world.engine, world.clock, world.randomness)
+    for group in ("g", "new"):
+        with pytest.raises(ReadOnlyError):
+            reader.receive(group, "t", limit=1, invisible_ms=1_000)
     with pytest.raises(ReadOnlyError):
-        reader.receive("g", "t", limit=1, invisible_ms=1_000)
+        reader.acknowledge(only.handle)
     reader.close()
     world.engine.close()
 

@@ -35,7 +35,8 @@ from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.format.manifest import Head, QueueGap, decode_page
 from tierlog.tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE
-from tierlog.tiering.format.store_state import StoreState
+from tierlog.tiering.format.store_state import OpenMessageState, QueueDeliveryState, StoreState
+from tierlog.tiering.hot.delivery_states import DELIVERIES_FILE
 from tierlog.tiering.objects.urls import open_object_store
 
 FS = LocalFileSystem()
@@ -243,6 +244,22 @@ def test_manifest_objects(cold: Path) -> None:
     state = head.state
     assert state is not None
     assert column(dumped(cold.parent / state.key), "topic_id", "topic", "queues") == names
+
+
+def test_open_messages_of_groups(tmp_path: Path) -> None:
+    fs = LocalFileSystem()
+    opened = (OpenMessageState(17, 2, 1_700_000_060_000, 3, 4, "timeout"), OpenMessageState(21, 1, 0))
+    states: dict[str, tuple[QueueDeliveryState, ...]] = {"billing": (QueueDeliveryState("orders", 1, 17, 25, opened),)}
+    DELIVERIES_FILE.replace(fs, tmp_path / "deliveries.json", states, tmp_path)
+    found = dumped(tmp_path / "deliveries.json")
+    names = ("group", "topic", "queue_id", "committed", "next", "offset", "attempt", "visible_ms", "reason")
+    assert column(found, *names) == [
+        ("billing", "orders", 1, 17, 25, 17, 2, 1_700_000_060_000, "timeout"),
+        ("billing", "orders", 1, 17, 25, 21, 1, 0, ""),
+    ]
+    damaged = b'{"format": 1, "deliveries": [{"name": "g", "queues": [[], 7, ["t", "x", {}, null, [[], 3, [1]]]]}, {}]}'
+    (tmp_path / "deliveries.json").write_bytes(damaged)
+    assert len(column(dumped(tmp_path / "deliveries.json"), "offset")) == 2
 
 
 def test_our_json_files(store: WrittenStore) -> None:

@@ -26,7 +26,7 @@ from tierlog.tiering.base.types import END_OF_TIME_MS, Boundary, PullStatus
 from tierlog.tiering.format.checkpoint import Checkpoint
 from tierlog.tiering.format.properties import indexed_keys
 from tierlog.tiering.format.queue_unit import UNIT_BYTES
-from tierlog.tiering.format.record import BLANK, Record, decode_record
+from tierlog.tiering.format.record import BLANK, Record, decode_record, encode_record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, offset_by_time, shown_queue
 from tierlog.tiering.kernels.scan import ScanStop, TopicTable, scan
@@ -147,6 +147,7 @@ class _Opened:
             if message["physicalOffset"] in self._records:
                 record, raw = self._records[message["physicalOffset"]]
                 ours = _message(record, raw)
+                assert encode_record(record) == raw
                 theirs = {**message, "properties": message["properties"] or {}}
                 self._found.check("messages", message["physicalOffset"], theirs, {name: ours[name] for name in theirs})
                 if record.has_queue_unit:

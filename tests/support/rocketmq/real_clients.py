@@ -22,6 +22,10 @@ from tests.tools.rocketmq_clients import class_path
 Json = dict[str, Any]
 #: Which server the tests are run with: ours, or ``real`` for Apache RocketMQ, to learn what the clients do with it.
 PEER_VARIABLE = "TIERLOG_ROCKETMQ_PEER"
+#: How often our service delivers a message to a group that says nothing of it.
+MAX_ATTEMPTS = 2
+#: The groups that get the messages of a message group in their order.
+FIFO_GROUPS = "fifo-*"
 _ANSWER_LIMIT_S = 100.0
 _names = itertools.count(1)
 
@@ -44,11 +48,11 @@ class RealClient:
     """A client process; each command is a line, as ``Driver.java`` says."""
 
     program: LineProgram
-    doors: Doors
+    address: str
 
     def do(self, command: str, **arguments: object) -> Json:
         """Run one command to its end; what the library raises is a :class:`ClientError`."""
-        named = {"address": self.doors.remoting, **arguments}
+        named = {"address": self.address, **arguments}
         line = f"{command}?{urlencode({name: str(value) for name, value in named.items()}, quote_via=quote)}"
         answer: Json = json.loads(self.program.ask(line, limit_s=_ANSWER_LIMIT_S))
         if "error" in answer:
@@ -85,21 +89,21 @@ class RealClient:
 
     def mqadmin(self, *words: str) -> str:
         """What a command of the tool prints, told where the nameserver is."""
-        return str(self.do("mqadmin", words="\n".join((*words, "-n", self.doors.remoting)))["printed"])
+        return str(self.do("mqadmin", words="\n".join((*words, "-n", self.address)))["printed"])
 
 
 @contextlib.contextmanager
-def java_client(built: Path, main: str, work: Path, doors: Doors) -> Iterator[RealClient]:
+def java_client(built: Path, main: str, work: Path, address: str) -> Iterator[RealClient]:
     """A Java program of ``tests/rocketmq/clients/java``."""
     with java_program(class_path(built), main, work, heap="512m") as program:
-        yield RealClient(program, doors)
+        yield RealClient(program, address)
 
 
 @contextlib.contextmanager
-def other_client(command: Sequence[str], work: Path, doors: Doors) -> Iterator[RealClient]:
+def other_client(command: Sequence[str], work: Path, address: str) -> Iterator[RealClient]:
     """A program in another language that reads the same lines."""
     with line_program(command, work) as program:
-        yield RealClient(program, doors)
+        yield RealClient(program, address)
 
 
 class TierlogServer:
@@ -112,6 +116,8 @@ class TierlogServer:
         own = {
             "TIERLOG_ROCKETMQ_LISTEN": self.doors.remoting,
             "TIERLOG_ROCKETMQ_GRPC_LISTEN": self.doors.grpc,
+            "TIERLOG_ROCKETMQ_MAX_ATTEMPTS": str(MAX_ATTEMPTS),
+            "TIERLOG_ROCKETMQ_FIFO_GROUPS": FIFO_GROUPS,
         }
         self._node = Node(self.root, self.cold_url, "", settings={**own, **settings})
         self.doors.url = self._node.url

@@ -67,8 +67,8 @@ class RemotingWorld:
         return int(self.on_loop(lambda: sum(one.waiting for one in self.door.connections)))
 
     def in_work(self) -> int:
-        """Bytes of requests without an answer."""
-        return int(self.on_loop(lambda: sum(one.in_work for one in self.door.connections)))
+        """Bytes of requests without an answer, and of frames that are not whole."""
+        return int(self.on_loop(lambda: self.door.in_work))
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
         """Waits until something holds, a minute at most."""

@@ -32,6 +32,7 @@ class DelayWorld(World):
     def open(self, volume: str | None = None, **options: object) -> Store:
         engine = super().open(volume, **options)  # type: ignore[arg-type]
         self.timers = Timers(engine, self.clock, SeededRandomness(self.seed))
+        engine.keep_log(self.timers.keep)
         return engine
 
     def restore(self, volume: str) -> Store:

@@ -103,6 +103,6 @@ def test_members_that_are_not_known_are_ignored() -> None:
     states(fs).save({"g": [PAYS]})
     document = json.loads(fs.read(PATHS.deliveries_json))
     del document["crc32"]
-    document["groups"][0]["later"] = 1
+    document["deliveries"][0]["later"] = 1
     replace_file(fs, PATHS.deliveries_json, json.dumps(document).encode(), PATHS.tmp)
     assert states(fs).get("g") == (PAYS,)

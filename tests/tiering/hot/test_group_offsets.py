@@ -24,7 +24,7 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.fs import FileSystem, replace_file
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.hot import consumer_groups
-from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupState, validate_group
+from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupPosition, GroupState, validate_group
 
 PATHS = StorePaths(ROOT)
 T0, T1 = ("orders", "s", 0), ("orders", "s", 1)
@@ -246,3 +246,27 @@ def test_unknown_keys_are_ignored_and_a_newer_format_is_not() -> None:
     replace_file(fs, PATHS.groups_json, json.dumps(document).encode(), PATHS.tmp)
     with pytest.raises(UnsupportedFormatError):
         opened(fs)
+
+
+def test_deliveries_move_a_group_only_from_where_they_saw_it() -> None:
+    fs = disk()
+    groups = opened(fs)
+    groups.advance("g", {})
+    assert groups.all() == {"g": GroupState()}
+    unseen = groups.position("g", T0)
+    assert unseen == GroupPosition(None)
+    groups.advance("g", {T0: (unseen, 5)})
+    groups.advance("g", {T0: (unseen, 9), T1: (groups.position("g", T1), 2)})
+    assert groups.get("g").offsets == {T0: 5, T1: 2}
+    groups.raise_generation("g")
+    groups.advance("g", {T0: (GroupPosition(5), 4)})  # the end of a queue that lost its newest messages
+    assert opened(fs.crash(1, lose_everything=True)).get("g") == GroupState(1, {T0: 4, T1: 2})
+
+
+def test_a_reset_to_the_same_offset_is_not_moved_over() -> None:
+    groups = opened(disk())
+    groups.commit("g", {T0: 5}, generation=0)
+    seen = groups.position("g", T0)
+    groups.commit("g", {T0: 5}, generation=0, reset=True)
+    groups.advance("g", {T0: (seen, 9)})
+    assert groups.position("g", T0) == GroupPosition(5, 1)

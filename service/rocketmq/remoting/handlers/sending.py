@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -121,8 +120,8 @@ def _half(call: RemotingCall, sent: Sent) -> Sent:
         if call.lane is CallLane.LOOP:
             raise OnLaneError(CallLane.APPEND)
         call.broker.store.make_topic(half.topic, 1, may_make=True)
-    return replace(
-        sent, topic=half.topic, queue_id=half.queue_id, properties=half.properties, sys_flag=half.sys_flag
+    return sent._replace(
+        topic=half.topic, queue_id=half.queue_id, properties=half.properties, sys_flag=half.sys_flag
     )  # fmt: skip
 
 
@@ -138,7 +137,7 @@ def _delayed(call: RemotingCall, sent: Sent, more: dict[str, str]) -> tuple[Sent
             raise OnLaneError(CallLane.APPEND)
         call.broker.store.make_topic(entry.topic, 1, may_make=True)
     handle = recall_handle(call.broker.store.store_id, entry)
-    waiting = replace(sent, topic=entry.topic, queue_id=entry.queue_id, properties=entry.properties)
+    waiting = sent._replace(topic=entry.topic, queue_id=entry.queue_id, properties=entry.properties)
     return waiting, more if handle is None else {**more, "recallHandle": handle}
 
 

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import HandClock, RemotingWorld, remoting_world
 from tests.support.service.certificates import Authority
+from tierlog.service.config.settings import Settings
 from tierlog.service.rocketmq.remoting.calls import answer_of
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import BEHIND_BYTES
 from tierlog.service.rocketmq.remoting.door import IDLE_S
 from tierlog.service.rocketmq.remoting.frames import Frame, HeaderForm, encode_frame
+from tierlog.service.server.connections import ACCEPTED_AT_ONCE, kept_descriptors
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.message.batch import Message
 
@@ -82,6 +84,7 @@ def test_what_is_no_frame_ends_the_connection_and_nothing_else(tmp_path: Path, d
         client.socket.sendall(data)
         assert client.is_closed_by_peer()
         assert other.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SUCCESS
+        assert world.in_work() == 0
 
 
 _CODES = st.sampled_from([int(code) for code in RequestCode]) | st.integers(-(1 << 31), (1 << 31) - 1)
@@ -127,6 +130,18 @@ def test_a_client_that_sends_half_a_frame_is_closed_in_time(tmp_path: Path) -> N
     with remoting_world(tmp_path / "store", {"serve.receive_timeout_ms": 100}) as world, world.client() as client:
         client.socket.sendall(encode_frame(Frame(106, 1))[:10])
         assert client.is_closed_by_peer()
+
+
+@pytest.mark.parametrize("rest", [b"", struct.pack(">iI", -1, 0)])
+def test_what_a_client_held_is_counted_no_longer_when_it_is_gone(tmp_path: Path, rest: bytes) -> None:
+    frame = encode_frame(Frame(RequestCode.GET_BROKER_CLUSTER_INFO, 1, body=bytes(5000)))
+    with remoting_world(tmp_path / "store") as world:
+        with world.client() as client:
+            client.socket.sendall(frame[:4000])
+            world.wait_until(lambda: world.in_work() == 4000)
+            client.socket.sendall(frame[4000:] + (rest or frame[:100]))
+            world.wait_until(lambda: world.in_work() == (0 if rest else 100))
+        world.wait_until(lambda: world.in_work() == 0)
 
 
 def test_a_client_that_sends_nothing_is_closed_in_time(tmp_path: Path) -> None:
@@ -198,6 +213,15 @@ def test_a_connection_too_many_is_closed_but_one_that_only_waits_makes_room(tmp_
         with world.client() as again:
             world.wait_until(lambda: world.connections() == 1)
             again.done(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+
+def test_descriptors_are_kept_for_the_doors_connections_where_one_is_open() -> None:
+    def kept(**doors: object) -> int:
+        overrides = {f"rocketmq.{name}": value for name, value in doors.items()}
+        return kept_descriptors(Settings.load(overrides=overrides))
+
+    assert kept(max_connections=100) == kept()
+    assert kept(max_connections=100, listen="127.0.0.1:0") == kept() + 100 + ACCEPTED_AT_ONCE
 
 
 def test_a_flood_of_half_open_connections_keeps_nobody_out(tmp_path: Path) -> None:
