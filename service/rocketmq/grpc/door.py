@@ -18,8 +18,7 @@ from tierlog.service.rocketmq.grpc.receives import Receives
 from tierlog.service.rocketmq.grpc.renewals import Renewals
 from tierlog.service.rocketmq.grpc.routes import Routes
 from tierlog.service.rocketmq.grpc.sends import Sends
-from tierlog.service.rocketmq.grpc.server import GrpcServer
-from tierlog.service.rocketmq.grpc.service import Answering
+from tierlog.service.rocketmq.grpc.server import Answering, GrpcServer
 from tierlog.service.rocketmq.grpc.transactions import TransactionEnds
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.message.stored_message import StoredMessage

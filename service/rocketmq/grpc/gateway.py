@@ -32,8 +32,7 @@ from tierlog.service.rocketmq.grpc.messages import BORN_HOST, SentMessage, host_
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.grpc.routes import TAKEN, broker_of
 from tierlog.service.rocketmq.grpc.sends import checked_messages, queue_of_group
-from tierlog.service.rocketmq.grpc.server import GrpcServer
-from tierlog.service.rocketmq.grpc.service import Answering
+from tierlog.service.rocketmq.grpc.server import Answering, GrpcServer
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError, StoreError, TopicNotFoundError
 from tierlog.tiering.format.properties import KEYS, SHARDING_KEY, TAGS, decode_properties, split_keys

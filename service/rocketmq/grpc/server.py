@@ -1,5 +1,8 @@
 """A server of ``apache.rocketmq.v2``: one thread with an event loop for all calls, whatever answers them.
 
+A call ends with a status of the protocol, whatever happens. gRPC's own errors are for what never reaches a call: too
+many at once, a message that is too long, bytes that are none.
+
 gRPC's own threads speak HTTP/2, and bound what a stranger may send: the length of a message and of metadata, the calls
 at once of a connection and of all together, the time for a handshake, connections on which nothing happens.
 
@@ -13,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -25,13 +28,22 @@ from tierlog.service.config.rocketmq import RocketmqSettings
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.rocketmq.access import SignedAccess
-from tierlog.service.rocketmq.grpc.calls import Waits
-from tierlog.service.rocketmq.grpc.service import Answering, handlers
+from tierlog.service.rocketmq.grpc.calls import GrpcCall, Waits, client_id_of
+from tierlog.service.rocketmq.grpc.codes import Code, RefusedError, status_of
+from tierlog.service.rocketmq.grpc.protocol import CALLS, SERVICE, CallKind
 from tierlog.service.server.tls import ServerTls
-from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 
 _LOG = logging.getLogger("tierlog")
 T = TypeVar("T")
+#: Answers a call; what streams writes its answers itself.
+Answering = Callable[[Any, GrpcCall], Awaitable[Any]]
+#: By whether requests and responses stream.
+_HANDLERS = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
 #: How often clients that are gone are forgotten, and deliveries prolonged.
 _LOOK_S = 5.0
 #: A client has a stream of Telemetry, and a call for each queue that it waits for.
@@ -42,8 +54,54 @@ _HANDSHAKE_MS = 20_000
 _KEEP_ALIVE_MS = 60_000
 #: A client has its stream of Telemetry; a connection without any call is nobody's.
 _IDLE_MS = 120_000
-#: GrpcClients send pings to keep a connection through firewalls; fewer than this many ms apart is too often.
+#: Clients send pings to keep a connection through firewalls; fewer than this many ms apart is too often.
 _LEAST_PING_MS = 5_000
+
+
+def handlers(calls: Mapping[str, Answering], access: SignedAccess) -> Any:
+    """Returns what a server of gRPC is given: the calls by name, and those of the protocol that are not served."""
+    made = _Handlers(access)
+    found = {kind.name: made.handler(kind, calls.get(kind.name, _not_implemented)) for kind in CALLS}
+    return grpc.method_handlers_generic_handler(SERVICE, found)
+
+
+class _Handlers:
+    """Calls with the errors that they end with."""
+
+    def __init__(self, access: SignedAccess) -> None:
+        self._access = access
+
+    def handler(self, kind: CallKind, answering: Answering) -> Any:
+        return _HANDLERS[kind.request_streams, kind.response_streams](
+            self._answer(kind, answering),
+            request_deserializer=kind.request.FromString,
+            response_serializer=kind.response.SerializeToString,
+        )
+
+    def _answer(self, kind: CallKind, answering: Answering) -> Any:
+        async def answer(request: Any, context: Any) -> Any:
+            try:
+                return await answering(request, self._call(context))
+            except (RefusedError, StoreError) as error:
+                response = kind.response(status=status_of(error))
+            except Exception as error:
+                _LOG.exception("the call %s of a RocketMQ client has failed", kind.name)
+                response = kind.response(status=status_of(error))
+            if kind.response_streams:
+                await context.write(response)
+                return None
+            return response
+
+        return answer
+
+    def _call(self, context: Any) -> GrpcCall:
+        metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
+        caller = self._access.of_metadata(metadata)
+        return GrpcCall(caller, client_id_of(metadata), context.peer(), context.write, context.time_remaining)
+
+
+async def _not_implemented(request: Any, call: GrpcCall) -> Any:
+    raise RefusedError(Code.NOT_IMPLEMENTED, "this call is not served")
 
 
 class AnsweredCalls(Protocol):
