@@ -52,9 +52,9 @@ class Receives:
         group = group_name(request.group)
         self._clients.heard_of(call.client_id)
         in_order = is_fifo(self._parts.settings, group)
-        # simple consumers name a queue that they chose in turn, and wait there while others have messages: as with
-        # RocketMQ, they are given what the store has, wherever it lies
-        queue_id = max(ANY_QUEUE, request.message_queue.id) if in_order else ANY_QUEUE
+        # simple consumers, which renew nothing, name a queue that they chose in turn, and wait there while others have
+        # messages: as with RocketMQ, they are given what the store has, wherever it lies
+        queue_id = max(ANY_QUEUE, request.message_queue.id) if in_order and request.auto_renew else ANY_QUEUE
         ask = partial(
             self._deliveries.receive,
             group,
