@@ -42,6 +42,8 @@ ROCKETMQ_TOOLS := $(and $(shell command -v mvn 2>/dev/null),$(shell command -v j
 ifneq ($(ROCKETMQ_TOOLS),)
   TEST_ALL_MARKS += or java
 endif
+# Of RocketMQ's real clients, Go's is built with Go, and Node's fetched by npm; the others need no more than the above.
+NODE := $(and $(shell command -v node 2>/dev/null),$(shell command -v npm 2>/dev/null))
 # The S3 servers are Go programs, built once into the user's cache folder.
 GO := $(shell command -v go 2>/dev/null)
 ifneq ($(GO),)
@@ -101,6 +103,10 @@ endif
 test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers (Go) or Maven
 ifeq ($(ROCKETMQ_TOOLS),)
 	@echo "skipped: tests/rocketmq (no Maven or no JDK found)"
+	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
+endif
+ifeq ($(NODE),)
+	@echo "skipped: Node's client in tests/rocketmq/clients (no npm found)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
 endif
 ifeq ($(CHROMIUM),)

@@ -76,6 +76,7 @@ def test_what_was_acknowledged_is_not_received_again(client: RealClient, typed: 
 def test_messages_of_a_group_come_in_order_and_wait_for_what_failed(
     java_grpc: RealClient, mqadmin: Callable[..., None], typed: dict[str, str], kind: str
 ) -> None:
+    # RocketMQ itself hands out several messages of a group at once: a simple consumer gets what is behind a failure
     group = fresh(FIFO_GROUPS.rstrip("-*"))
     mqadmin("updateSubGroup", "-g", group, "-o", "true")
     for number in range(6):

@@ -42,7 +42,7 @@ def test_only_what_passes_is_worth_another_try() -> None:
     assert {name for name, each in classes().items() if each.retryable} == {
         "UnavailableError", "ObjectStoreUnavailableError", "ThrottledError", "OutOfResourcesError", "OverloadedError",
         "DeadlineError",
-        "RequestUnderWayError",
+        "RequestUnderWayError", "InFlightError",
     }  # fmt: skip
 
 

@@ -82,6 +82,8 @@ final class Consumers {
         consumer.setConsumeThreadMin(call.number("threads", 4));
         consumer.setConsumeThreadMax(call.number("threads", 4));
         consumer.setPersistConsumerOffsetInterval(1_000);
+        // else what a listener is about to acknowledge is not
+        consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         consumer.subscribe(call.text("topic"), call.text("tags", "*"));
         switch (call.text("kind", "concurrent")) {
             case "orderly":
