@@ -39,6 +39,7 @@ What their methods return, and what a reader may be declared as:
 :class:`StoreReader`        the protocol of :class:`Store` and :class:`Archive`: queues, checks and repairs too
 :class:`AppendedColumns`    the places of appended messages as columns; each row is an :class:`Appended`
 :class:`PendingMessages`    messages collected one by one for an append
+:class:`ClientMessages`     the same as RocketMQ's clients sent them
 :class:`Record`             a stored message's fields as the log has them
 :class:`PullStatus`         the outcome of a pull
 :class:`Tier`               hot or cold
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from tierlog.tiering.format.record import Record
     from tierlog.tiering.hot.damage import LogDamage, LostMessages
     from tierlog.tiering.message.batch import Message
+    from tierlog.tiering.message.client_messages import ClientMessages
     from tierlog.tiering.message.pending import PendingMessages
     from tierlog.tiering.message.stored_message import StoredMessage
     from tierlog.tiering.read.pull_batch import PulledBatch
@@ -116,6 +118,7 @@ __all__ = [
     "AxisHint",
     "Block",
     "Boundary",
+    "ClientMessages",
     "CostEstimate",
     "CostRange",
     "CountQuery",
@@ -175,6 +178,7 @@ _HOMES = {
     "AxisHint": "tierlog.index.search.query",
     "Block": "tierlog.service.engine.timeline",
     "Boundary": "tierlog.tiering.base.types",
+    "ClientMessages": "tierlog.tiering.message.client_messages",
     "CostEstimate": "tierlog.index.search.query",
     "CostRange": "tierlog.index.search.query",
     "CountQuery": "tierlog.index.search.counts",

@@ -94,7 +94,7 @@ class Doors:
         deliveries = Deliveries(store, clock, SystemRandomness(), settings.rocketmq.max_attempts)
         timers = Timers(store, clock, SystemRandomness())
         deliveries.start()
-        transactions = Transactions(store, clock)
+        transactions = Transactions(store, clock, max_delay_ms=settings.produce.max_delay_ms)
         checks = TransactionChecks(store, transactions, clock, SystemRandomness())
         try:
             timers.start()  # with the doors shut too: messages with a delay come by REST as well

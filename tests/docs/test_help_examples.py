@@ -40,7 +40,7 @@ _SPREAD, _MESSAGES = 5_200, 8_800
 _BEGIN_MS = parse_time("2026-03-01T10:00:00Z")
 #: What goes on until it is stopped: what it says when it is ready, and how people end it.
 _LASTING = {
-    r"\btierlog serve\b": (("serving http", "querying at http"), signal.SIGTERM),
+    r"\btierlog serve\b": (("serving http", "querying at http", "gateway at"), signal.SIGTERM),
     r" (-f|--follow)\b": (("message_id",), signal.SIGINT),
 }
 #: Commands about a cluster; all others see the archive of one store.
@@ -91,6 +91,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     order = '{"order": {"id": "4711"}, "customer": "ann", "time": "2026-03-01T12:00:00Z"}\n'
     (folder / "orders.jsonl").write_text(order * 3)
     (folder / "tierlog.toml").write_text("[hot]\nretention_ms = 86_400_000\n")
+    (folder / "gateway.toml").write_text('[rocketmq]\ngrpc_listen = "127.0.0.1:0"\n')
     for made in (".local/share/bash-completion/completions", ".zfunc"):
         (folder / "home" / made).mkdir(parents=True)
     _program(folder / "bin" / "journalctl", "echo a line of a unit; echo another")

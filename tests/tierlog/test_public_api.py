@@ -21,12 +21,12 @@ from tierlog.tiering.base import errors as base_errors
 
 NAMES = {
     "Answer", "Appended", "AppendedColumns", "Archive", "ArchiveReport", "AsyncProducer", "AxisHint", "Block",
-    "Boundary", "CostEstimate", "CostRange", "CountQuery", "Coverage", "Durability", "Failure", "FileInfo",
-    "Finding", "Findings", "HotKeys", "HotPage", "HotRecord", "HotRecords", "IdempotencyKey", "IntervalCounts",
-    "LogDamage", "LostMessages", "Message", "MessageReader", "Order", "PendingMessages", "Producer", "PullResult",
-    "PullStatus", "PulledBatch", "PulledRecords", "Querier", "Query", "QueueInfo", "ReadinessProblem", "Record",
-    "RepairReport", "Settings", "Store", "StoreCoverage", "StoreReader", "StoredMessage", "Tier", "TierCoverage",
-    "TimeAxis", "TimeRange", "Timeline", "TimelineView", "TopicInfo", "errors",
+    "Boundary", "ClientMessages", "CostEstimate", "CostRange", "CountQuery", "Coverage", "Durability", "Failure",
+    "FileInfo", "Finding", "Findings", "HotKeys", "HotPage", "HotRecord", "HotRecords", "IdempotencyKey",
+    "IntervalCounts", "LogDamage", "LostMessages", "Message", "MessageReader", "Order", "PendingMessages", "Producer",
+    "PullResult", "PullStatus", "PulledBatch", "PulledRecords", "Querier", "Query", "QueueInfo", "ReadinessProblem",
+    "Record", "RepairReport", "Settings", "Store", "StoreCoverage", "StoreReader", "StoredMessage", "Tier",
+    "TierCoverage", "TimeAxis", "TimeRange", "Timeline", "TimelineView", "TopicInfo", "errors",
 }  # fmt: skip
 
 #: Names in public signatures that are not public themselves, and why.

@@ -206,13 +206,13 @@ class _GatewayAnswers:
                 Code.NOT_IMPLEMENTED, "a gateway takes no transactions; send them to the store's own door"
             )
         topic, text, queue_id, group = one.topic, one.properties, None, one.message_group or None
-        if one.has_delay and self._settings.rocketmq.consume_at is None:  # a store without doors has no timers
-            raise RefusedError(Code.NOT_IMPLEMENTED, "delayed messages need the store's door; set rocketmq.consume_at")
         if one.has_delay:
             queues = (await self._route(topic)).queues
             own = next(self._turn) % queues if group is None else queue_of_group(group, queues)
             try:
-                entry = scheduled(topic, own, text, self._clock.now_ms())
+                entry = scheduled(
+                    topic, own, text, self._clock.now_ms(), max_delay_ms=self._settings.produce.max_delay_ms
+                )
             except InvalidRequestError as error:
                 raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
             if entry is not None:

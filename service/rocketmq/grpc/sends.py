@@ -25,7 +25,7 @@ from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_s
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.grpc.transactions import transaction_id
-from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
+from tierlog.service.rocketmq.shared_sends import Sent, SharedSends
 from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError, OverloadedError, TopicNotFoundError
 from tierlog.tiering.format.hashing import java_hash
 
@@ -76,6 +76,7 @@ class Sends:
 
     def __init__(self, parts: DoorParts) -> None:
         self._parts = parts
+        self._max_delay_ms = parts.settings.produce.max_delay_ms
         self._loop = asyncio.get_running_loop()
         self._shared = SharedSends(parts.store, self._loop.call_soon)
         self._turn = count()
@@ -143,9 +144,11 @@ class Sends:
         topic, queue_id, properties, handle = one.topic, self._queue_of(one), one.properties, None
         try:
             if one.is_prepared:
-                topic, queue_id, properties, _ = half_message(topic, queue_id, properties, now_ms)
+                topic, queue_id, properties, _ = half_message(
+                    topic, queue_id, properties, now_ms, max_delay_ms=self._max_delay_ms
+                )
             elif one.has_delay:
-                entry = scheduled(topic, queue_id, properties, now_ms)
+                entry = scheduled(topic, queue_id, properties, now_ms, max_delay_ms=self._max_delay_ms)
                 if entry is not None:
                     handle = recall_handle(self._parts.store.store_id, entry)
                     topic, queue_id, properties, _ = entry

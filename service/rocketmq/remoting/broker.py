@@ -16,7 +16,7 @@ from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.request_modes import RequestModes
-from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
+from tierlog.service.rocketmq.shared_sends import SharedSends
 from tierlog.tiering.base.clock import Clock
 
 

@@ -16,6 +16,7 @@ import ipaddress
 import logging
 import socket
 import ssl
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -188,6 +189,7 @@ class Connection:
         self.is_closed = False
         self._ends_when_sent = False
         self._when_caught_up: deque[Callable[[], None]] = deque()
+        self._announcing, self._announced = threading.Lock(), 0
         self._next_opaque = 0
         self._asked: dict[int, tuple[float, Callable[[Frame | None], object]]] = {}
         place.drop = self.close
@@ -245,10 +247,15 @@ class Connection:
         """Bytes that the client has not taken."""
         return self._out.waiting
 
+    def announce(self, count: int) -> None:
+        """Counts bytes of answers that were made and are not sent yet; from any thread."""
+        with self._announcing:
+            self._announced += count
+
     @property
     def is_behind(self) -> bool:
-        """Whether the client has not taken what it was sent; nothing large should be made for it now."""
-        return self._out.waiting > BEHIND_BYTES
+        """Whether the client has not taken what was made for it; nothing large should be made for it now."""
+        return self._out.waiting + self._announced > BEHIND_BYTES
 
     def when_caught_up(self, go_on: Callable[[], None]) -> None:
         """Calls ``go_on`` when the client is no longer behind, or gone."""

@@ -18,7 +18,7 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,7 +46,7 @@ from tierlog.service.rocketmq.remoting.calls import (
 )
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Connection, ConnectionLimits
+from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Buffer, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
 from tierlog.service.rocketmq.remoting.handlers import (
@@ -72,7 +72,7 @@ from tierlog.service.rocketmq.remoting.long_polls import LongPolls
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.remoting.refusals import why_refused
 from tierlog.service.rocketmq.remoting.request_modes import RequestMode, RequestModes
-from tierlog.service.rocketmq.remoting.shared_sends import SharedSends
+from tierlog.service.rocketmq.shared_sends import SharedSends
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
@@ -391,11 +391,19 @@ class RemotingDoor:
         if threading.current_thread() is self._thread:
             self._send(connection, frame, size, answer)
         else:
-            self.call_soon(partial(self._send, connection, frame, size, answer))
+            made = sum(map(len, _parts_of(answer)))
+            connection.announce(made)  # whoever makes the next answer knows of this one
+            self.call_soon(partial(self._send_announced, connection, frame, size, answer, made))
+
+    def _send_announced(
+        self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer, made: int
+    ) -> None:
+        connection.announce(-made)
+        self._send(connection, frame, size, answer)
 
     def _send(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if not frame.is_oneway and not connection.is_closed:
-            parts = [answer.body] if isinstance(answer.body, bytes | memoryview) else list(answer.body)
+            parts = _parts_of(answer)
             head = Frame(
                 int(answer.code), frame.opaque, _RESPONSE, answer.fields, remark=answer.remark, form=frame.form
             )
@@ -408,6 +416,10 @@ class RemotingDoor:
         fields = {"consumerGroup": group}
         for connection in connections:
             self.call_soon(partial(connection.push, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+
+def _parts_of(answer: RemotingAnswer) -> Sequence[Buffer]:
+    return [answer.body] if isinstance(answer.body, bytes | memoryview) else answer.body
 
 
 class _DoorListener(Listener):

@@ -30,7 +30,7 @@ from tierlog.service.rocketmq.remoting.calls import (
     refusal,
 )
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.shared_sends import Sent
+from tierlog.service.rocketmq.shared_sends import Sent
 from tierlog.service.rocketmq.topics import (
     AUTO_CREATE_TOPIC,
     check_may_write,
@@ -114,7 +114,12 @@ def _send(call: RemotingCall) -> RemotingAnswer | None:
 def _half(call: RemotingCall, sent: Sent) -> Sent:
     """Returns a message as it waits for what its producer says of its transaction."""
     half = half_message(
-        sent.topic, sent.queue_id, sent.properties or b"", call.broker.clock.now_ms(), sys_flag=sent.sys_flag
+        sent.topic,
+        sent.queue_id,
+        sent.properties or b"",
+        call.broker.clock.now_ms(),
+        sys_flag=sent.sys_flag,
+        max_delay_ms=call.broker.settings.produce.max_delay_ms,
     )
     if call.broker.store.find_queues(half.topic) is None:
         if call.lane is CallLane.LOOP:
@@ -129,7 +134,10 @@ def _delayed(call: RemotingCall, sent: Sent, more: dict[str, str]) -> tuple[Sent
     """Returns the message as it waits for its time, and what its sender is told; as it is if it has none."""
     if sent.properties is None:
         return sent, more
-    entry = scheduled(sent.topic, sent.queue_id, sent.properties, call.broker.clock.now_ms())
+    entry = scheduled(
+        sent.topic, sent.queue_id, sent.properties, call.broker.clock.now_ms(),
+        max_delay_ms=call.broker.settings.produce.max_delay_ms,
+    )  # fmt: skip
     if entry is None:
         return sent, more
     if call.broker.store.find_queues(entry.topic) is None:

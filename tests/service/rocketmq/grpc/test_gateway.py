@@ -79,8 +79,6 @@ def test_a_delayed_message_waits_in_the_store(behind: tuple[GrpcWorld, str]) -> 
     world, url = behind
     at_ms = SystemClock().now_ms() + 1_500
     with opened_gateway(url) as where, GrpcClient(where) as client:
-        assert client.send(message(deliver_ms=at_ms)).status.code == Code.NOT_IMPLEMENTED, "nobody would fire it"
-    with opened_gateway(url, rocketmq__consume_at=world.address) as where, GrpcClient(where) as client:
         assert client.send(message(b"late", deliver_ms=at_ms, keys=["k"])).status.code == Code.OK
         assert client.send(message(deliver_ms=at_ms + 41 * 86_400_000)).status.code == Code.ILLEGAL_DELIVERY_TIME
     with world.client() as client:

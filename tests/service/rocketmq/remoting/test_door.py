@@ -332,6 +332,8 @@ def test_every_error_of_the_store_has_a_code_and_its_words() -> None:
         return [kind, *(each for below in kind.__subclasses__() for each in tree(below))]
 
     for kind in tree(StoreError):
+        if kind.__module__.startswith("tierlog.client"):
+            continue  # what a service says becomes one of these; the store raises none
         answer = answer_of(kind("what happened", hint="what to do"))
         assert answer.code in list(ResponseCode)
         assert answer.remark == "what happened; what to do"

@@ -16,7 +16,7 @@ from tierlog.service.engine.append_results import Appended
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.frames import HeaderForm
-from tierlog.service.rocketmq.remoting.shared_sends import Sent, SharedSends
+from tierlog.service.rocketmq.shared_sends import Sent, SharedSends
 from tierlog.tiering.base.errors import ClosedError, InvalidRequestError
 from tierlog.tiering.format.record import Record, encode_host
 
