@@ -61,6 +61,7 @@ def test_a_transaction_of_another_topic_is_not_ended(world: GrpcWorld, client: G
     assert world.stored() == []
 
 
+@pytest.mark.slow
 def test_a_producer_that_says_nothing_is_asked_and_its_answer_ends_the_transaction(
     world: GrpcWorld, client: GrpcClient
 ) -> None:
