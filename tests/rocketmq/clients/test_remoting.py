@@ -44,7 +44,7 @@ def test_two_members_of_a_group_share_its_messages(client: RealClient, kind: str
         client.send(topic, "two", count=12)
         for _ in range(40):
             got = first(24, 500) + second(24, 500)
-            if len(got) >= 24:
+            if len(set(keys(got))) >= 24:  # what was not committed when a queue changed hands comes twice
                 break
     assert sorted(set(keys(got))) == sorted(names("one", 12) + names("two", 12))
 

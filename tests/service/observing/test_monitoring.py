@@ -19,6 +19,7 @@ from tests.support.stores.hot_stores import ROOT as STORE
 from tierlog.service.api.application.app import create_app
 from tierlog.service.api.metrics import Metrics
 from tierlog.service.cluster.table_view import OwnNode, TableView
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.engine.store import Store
 from tierlog.service.observing.metric_families import FAMILIES, PROCESS
 from tierlog.tiering.base.clock import ManualClock
@@ -139,6 +140,7 @@ def test_promtool_finds_nothing_to_say_about_a_scrape_after_every_kind_of_traffi
         STORE, settings=tiny_settings(), cold_url="memory://archive", clock=clock, fs=CrashFileSystem(),
         objects=MemoryObjectStore(clock),
     )  # fmt: skip
+    engine.delay_numbers = Timers(engine, clock, SystemRandomness()).numbers
     own = OwnNode(engine.store_id, "http://localhost", engine.volume_id, lambda: 1)
     cluster = TableView(MemoryObjectStore(clock), clock, SystemRandomness(), refresh_ms=1_000, own=own)
     client = TestClient(create_app(engine, tiny_settings(), cluster=cluster), "http://localhost")
