@@ -32,6 +32,13 @@ from tierlog.tiering.message.batch import Message
 EXAMPLES = {"tierlog": main.EXAMPLES} | {
     module.__name__.rpartition(".")[2]: module.EXAMPLES for module in main.COMMANDS
 }
+_SERVICE = "127.0.0.1:8080"
+
+
+def _asks_a_service(name: str) -> bool:
+    return any(_SERVICE in example for _, example in EXAMPLES[name])
+
+
 #: Sizes as those of the broker's store, for which the same variables count.
 _SEGMENT_BYTES, _QUEUE_FILE_UNITS = 262_144, 100
 _QUEUES, _BATCH = 4, 400
@@ -164,10 +171,12 @@ def _cluster(shell: Shell, world: World) -> str:
     return url
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if _asks_a_service(name) else []) for name in EXAMPLES]
+)
 def test_every_example_of_a_help_text_ends_well(name: str, world: World, shell: Shell) -> None:
     examples: Sequence[tuple[str, str]] = EXAMPLES[name]
-    url = _cluster(shell, world) if any("127.0.0.1:8080" in example for _, example in examples) else ""
+    url = _cluster(shell, world) if _asks_a_service(name) else ""
     for _, example in examples:
         command = world.placed(name, example, url)
         for form, (said, ending) in _LASTING.items():
