@@ -46,4 +46,4 @@ def test_with_broadcasting_every_member_gets_everything(go: RealClient) -> None:
         go.consumer(topic, group, kind="broadcast") as first,
         go.consumer(topic, group, kind="broadcast") as second,
     ):
-        assert keys(first(8, 30_000)) == keys(second(8, 30_000)) == names("all", 8)
+        assert keys(first(8, 60_000)) == keys(second(8, 60_000)) == names("all", 8)
