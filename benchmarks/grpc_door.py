@@ -30,11 +30,10 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.harness import Report, Row
+from benchmarks.harness import Report, Row, processor_s
 from tierlog.service.rocketmq.grpc.protocol import SERVICE, enums, messages
 
 TOPIC = "orders"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _CHANNELS = 8
 _LAID_OUT = 512
 
@@ -108,8 +107,7 @@ class Serving:
     @property
     def cpu_s(self) -> float:
         """The processor time that it took so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return processor_s(self.process.pid)
 
     def close(self) -> None:
         self.process.terminate()

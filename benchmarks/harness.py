@@ -130,6 +130,12 @@ def in_turns(sides: Mapping[str, Side], runs: int = 5, *, warm_ups: int = 1) -> 
     return figures
 
 
+def processor_s(pid: int) -> float:
+    """The processor time, of all its threads, that a process took so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def drained() -> None:
     """Wait until what was written before has reached the disk, which would slow the next side down."""
     os.sync()

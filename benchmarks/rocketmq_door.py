@@ -30,12 +30,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Report, Row, in_turns
+from benchmarks.harness import Report, Row, in_turns, processor_s
 from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.service.rocketmq.remoting.frames import Frame, FrameReader, encode_frame
 
 TOPIC = "orders"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _BATCH = 500
 _PULLED_BYTES = 4 << 20
 _LENGTH = struct.Struct(">i")
@@ -172,8 +171,7 @@ class Service:
     @property
     def cpu_s(self) -> float:
         """The processor time that it took so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return processor_s(self.process.pid)
 
     def close(self) -> None:
         self.process.terminate()

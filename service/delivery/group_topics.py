@@ -37,7 +37,7 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + _checked(group)
 
 
-def is_of_group(topic: str) -> bool:
+def is_group_topic(topic: str) -> bool:
     """Whether a topic is one of a group's own: of retries or of dead letters."""
     return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
@@ -59,7 +59,7 @@ def back_off_ms(attempt: int) -> int:
 
 def origin_topic(record: Record) -> str:
     """Returns the topic that a message was sent to, of a retry too."""
-    if not is_of_group(record.topic):
+    if not is_group_topic(record.topic):
         return record.topic
     return record.properties.get(RETRY_TOPIC, record.topic)
 

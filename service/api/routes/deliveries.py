@@ -31,7 +31,7 @@ from tierlog.service.delivery.deliveries import (
     Deliveries,
     Delivery,
 )
-from tierlog.service.delivery.group_topics import is_of_group
+from tierlog.service.delivery.group_topics import is_group_topic
 from tierlog.service.delivery.handles import handle_fields
 from tierlog.service.wire.documents import JSON, message_json
 from tierlog.tiering.base.errors import ForbiddenError, InvalidHandleError
@@ -296,7 +296,7 @@ def _check_handle(group: str, handle: str, caller: Caller, deliveries: Deliverie
     fields = handle_fields(handle)
     if fields.group != group:
         raise InvalidHandleError(f"the handle is of another group than {group!r}")
-    if not is_of_group(fields.topic):
+    if not is_group_topic(fields.topic):
         caller.check(Scope.READ, fields.topic)
-    elif not all(caller.may(Scope.READ, topic) for topic in deliveries.topics(group) if not is_of_group(topic)):
+    elif not all(caller.may(Scope.READ, topic) for topic in deliveries.topics(group) if not is_group_topic(topic)):
         raise ForbiddenError(f"{caller.name!r} has no right to read every topic of this", hint=ASK)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tierlog.service.delivery.group_topics import RETRY_PREFIX
+from tierlog.service.delivery.group_topics import RETRY_PREFIX, is_group_topic
 from tierlog.service.engine.groups import allocate
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
@@ -19,7 +19,6 @@ from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import queues_of
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.service.rocketmq.remoting.request_modes import RequestMode
-from tierlog.service.rocketmq.topics import is_group_topic
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.message.batch import ANY_QUEUE
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import is_group_topic
 from tierlog.service.rocketmq.access import SIGNING_FIELDS
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
@@ -19,7 +20,6 @@ from tierlog.service.rocketmq.remoting.clients import Member
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.frames import Frame
 from tierlog.service.rocketmq.remoting.handlers.group_tools import may_know, subscription_json
-from tierlog.service.rocketmq.topics import is_group_topic
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.format.record import encode_record
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.group_topics import RETRY_PREFIX
+from tierlog.service.delivery.group_topics import RETRY_PREFIX, is_group_topic
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
@@ -20,7 +20,6 @@ from tierlog.service.rocketmq.remoting.clients import Member, Subscription
 from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import data_version, queues_of, stored_ms
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
-from tierlog.service.rocketmq.topics import is_group_topic
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.hot.consumer_groups import validate_group

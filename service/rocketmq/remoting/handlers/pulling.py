@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from functools import partial
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import is_group_topic
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.routes import MASTER_ID
-from tierlog.service.rocketmq.topics import is_group_topic
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.message.tags import TagFilter

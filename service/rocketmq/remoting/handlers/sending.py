@@ -12,6 +12,7 @@ from tierlog.service.delivery.group_topics import (
     FIRST_RETRY_LEVEL,
     RETRY_PREFIX,
     dead_letter_topic,
+    is_group_topic,
     properties_of_dead_letter,
     properties_of_retry,
     retry_topic,
@@ -34,7 +35,6 @@ from tierlog.service.rocketmq.shared_sends import Sent
 from tierlog.service.rocketmq.topics import (
     AUTO_CREATE_TOPIC,
     check_may_write,
-    is_group_topic,
 )
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tierlog.tiering.format.properties import NAME_END, UNIQ_KEY, VALUE_END
