@@ -87,9 +87,11 @@ class FakeBroker:
                         return
 
     def _answered(self, frame: Frame) -> bytes:
-        code, fields, body = self.answers.get(frame.code, lambda _: (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, {}, b""))(
-            frame
-        )
+        code: int = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        fields: Mapping[str, str] = {}
+        body = b""
+        if frame.code in self.answers:
+            code, fields, body = self.answers[frame.code](frame)
         return encode_frame(Frame(code, frame.opaque, int(FrameFlag.RESPONSE), fields, body))
 
 
