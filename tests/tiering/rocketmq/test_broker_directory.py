@@ -121,7 +121,7 @@ def begun(source: BrokerDirectory, offset: int) -> BrokerDirectory:
 def test_what_a_broker_writes_is_read_in_order_over_segments(broker: RunningBroker, make: Make) -> None:
     source = begun(make(), 0)
     assert source.read(0) == b""
-    seen = {}
+    seen: dict[int, bytes] = {}
     for number in range(150):
         broker.append(bytes([number]) * (number * 7 % 300), v6=number % 5 == 0)
         if number % 11 == 0:
