@@ -309,7 +309,7 @@ class Deliveries:
     def _read_given(self, group: _Group, queue: _Queue, given: Sequence[Given], until_ms: int) -> list[Delivery]:
         try:
             messages, read_to = self._read(queue.place, [one.offset for one in given])
-        except BaseException:
+        except BaseException:  # also an exit: who was given what nobody got would keep it from the others
             with group.changed():
                 queue.deliveries.put_back(given, until_ms)
                 # the first could not be read: the others need not wait for it
@@ -609,7 +609,7 @@ class Deliveries:
                         failure = failure or error
                         group.is_dirty = True
                 self._store.delivery_states.save(noted)
-            except BaseException:
+            except BaseException:  # also an exit: what was not noted is still to be noted
                 for group in groups:
                     group.is_dirty = True
                 raise

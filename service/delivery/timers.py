@@ -483,7 +483,7 @@ class Timers:
         )
         try:
             yield
-        except BaseException:
+        except BaseException:  # also an exit: what was not appended is still to be delivered
             self._pending, self._waiting, self._recalls, self._done = before
             raise
 

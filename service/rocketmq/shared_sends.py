@@ -143,8 +143,8 @@ class SharedSends:
             if len(batch.sends) > 1:
                 return False
             _tell(batch.sends[0][2], error)
-        except BaseException as error:
-            for _, _, done in batch.sends:
+        except BaseException as error:  # whatever ended the append: each client waits for an answer, and this thread
+            for _, _, done in batch.sends:  # goes on for the others
                 _tell(done, error)
         else:
             for _, places, done in batch.sends:
@@ -156,7 +156,7 @@ class SharedSends:
         try:
             sent.add_to(messages)
             found: Sequence[Appended] | BaseException = list(self._store.append(messages, Durability.FLUSHED))
-        except BaseException as error:
+        except BaseException as error:  # of this client alone: the next ones wait for this thread
             found = error
         _tell(done, found)
 

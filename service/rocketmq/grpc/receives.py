@@ -81,7 +81,7 @@ class Receives:
             last = messages.ReceiveMessageResponse()
             set_milliseconds(last.delivery_timestamp, self._parts.clock.now_ms())
             await call.write(last)
-        except BaseException:
+        except BaseException:  # also a cancellation: the client went away, and what it did not get is for others
             if not request.attempt_id:
                 self._give_back(found[written:])
             raise

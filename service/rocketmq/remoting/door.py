@@ -196,7 +196,7 @@ class RemotingDoor:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_until_complete(self._serve())
-        except BaseException:
+        except BaseException:  # also an exit: without a line nobody would learn why the door is shut
             _LOG.exception("the door for RocketMQ clients has failed")
         finally:
             self._is_up.set()
@@ -374,7 +374,7 @@ class RemotingDoor:
             assert lane.cold is not None
             self.call_soon(partial(self._move, lane, lane.cold, handler, call))
             return
-        except BaseException as error:
+        except BaseException as error:  # whatever it is: the client is answered, and the lane has room again
             answer = answer_of(error)
         self.call_soon(partial(self._left, lane))
         if answer is not None:
