@@ -248,6 +248,8 @@ class Deliveries:
         if not found:
             found = self._from_queues(known, places, asked, limit)
         self._count(first=sum(one.attempt == 1 for one in found), again=sum(one.attempt > 1 for one in found))
+        if found:
+            self._store.wake(by_ms=asked.until_ms)
         if key is not None:
             with known.lock:
                 known.answers[key] = [handle_fields(one.handle) for one in found]
@@ -313,7 +315,9 @@ class Deliveries:
             with group.changed():
                 queue.deliveries.put_back(given, until_ms)
                 # the first could not be read: the others need not wait for it
-                queue.deliveries.postpone(given[0].offset, self._clock.now_ms() + _PAUSE_MS)
+                again_ms = self._clock.now_ms() + _PAUSE_MS
+                queue.deliveries.postpone(given[0].offset, again_ms)
+            self._store.wake(by_ms=again_ms)
             raise
         found: list[Delivery] = []
         for one in given:
@@ -439,8 +443,7 @@ class Deliveries:
         until_ms = self._clock.now_ms() + invisible_ms
         with group.changed():
             queue.deliveries.extend(fields.offset, fields.attempt, fields.invisible_until_ms, until_ms)
-        if invisible_ms == 0:
-            self._store.wake()
+        self._store.wake(by_ms=until_ms)
         return replace(fields, invisible_until_ms=until_ms).text
 
     def nack(self, handle: str, *, delay_ms: int | None = None, reason: str = "") -> None:
@@ -455,13 +458,13 @@ class Deliveries:
             one = queue.deliveries.check(fields.offset, fields.attempt, fields.invisible_until_ms)
             one.reason = reason[:MAX_REASON_CHARACTERS]
             is_last = fields.attempt >= group.max_attempts
+            again_ms = self._clock.now_ms() + (back_off_ms(fields.attempt) if delay_ms is None else delay_ms)
             if not is_last:
-                wait_ms = back_off_ms(fields.attempt) if delay_ms is None else delay_ms
-                queue.deliveries.postpone(fields.offset, self._clock.now_ms() + wait_ms)
+                queue.deliveries.postpone(fields.offset, again_ms)
         if is_last:
             self.forward_to_dead_letters(handle, reason=reason)
         else:
-            self._store.wake()
+            self._store.wake(by_ms=again_ms)
 
     def forward_to_dead_letters(self, handle: str, *, reason: str = "") -> None:
         """Writes a message into the group's dead-letter topic, durably, and takes it for done then."""
@@ -515,8 +518,10 @@ class Deliveries:
             self._append_dead_letter(group, message.record, reason)
         except StoreError as error:
             _LOG.warning("a message of %s/%d cannot become a dead letter of %s: %s", *queue.place, group.name, error)
+            again_ms = self._clock.now_ms() + _PAUSE_MS
             with group.changed():
-                queue.deliveries.postpone(offset, self._clock.now_ms() + _PAUSE_MS)
+                queue.deliveries.postpone(offset, again_ms)
+            self._store.wake(by_ms=again_ms)
             return
         with group.changed():
             queue.deliveries.done(offset)
@@ -538,7 +543,7 @@ class Deliveries:
     def watch(self, group: str, topic: str, notify: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Calls ``notify`` once inside the context, on another thread, when there may be something to receive.
 
-        New messages are noticed at once, deliveries whose time is over at the next flush of the log.
+        New messages are noticed at once, and so are deliveries whose time is over.
         """
 
         def has_something(place: _Place) -> bool:
@@ -561,7 +566,20 @@ class Deliveries:
             except StoreError:  # whoever receives gets it
                 return True
 
-        return self._store.watch_until(arrived, notify)
+        def due_ms() -> int | None:
+            now_ms = self._clock.now_ms()
+            try:
+                places, known = self._places(group, topic, ANY_QUEUE), self._known(group)
+            except StoreError:  # as above
+                return None
+            if known is None:
+                return None
+            with known.lock:
+                states = [known.queues[place].deliveries for place in places if place in known.queues]
+                times_ms = [state.next_due_ms(now_ms) for state in states]
+            return min((each for each in times_ms if each is not None), default=None)
+
+        return self._store.watch_until(arrived, notify, due_ms)
 
     def counted(self) -> DeliveryCounts:
         """Returns what was delivered and given up since the store was opened, and how many messages are open."""

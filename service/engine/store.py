@@ -375,17 +375,18 @@ class Store:
         return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
 
     def watch_until(
-        self, arrived: Callable[[], bool], notify: Callable[[], object]
+        self, arrived: Callable[[], bool], notify: Callable[[], object], due_ms: Callable[[], int | None]
     ) -> contextlib.AbstractContextManager[None]:
         """Calls ``notify`` once inside the context, on another thread, when ``arrived()`` holds.
 
-        It is asked, and must be quick, when something was appended, at each flush and after :meth:`wake`.
+        It is asked, and must be quick, when something was appended, at each flush, after :meth:`wake`, and at the time
+        that ``due_ms()`` told after it was asked last.
         """
-        return self._background.pull_waiters.watch(arrived, notify)
+        return self._background.pull_waiters.watch(arrived, notify, due_ms)
 
-    def wake(self) -> None:
-        """Has what is watched looked at again."""
-        self._background.pull_waiters.look()
+    def wake(self, by_ms: int = 0) -> None:
+        """Has what is watched looked at again, at once or at a time."""
+        self._background.pull_waiters.look_by(by_ms)
 
     def next_offset(self, topic: str, queue_id: int, *, catch_up: bool = False) -> int:
         """Returns the end of a queue, as far as the log is dispatched or, with ``catch_up``, can be seen.
