@@ -10,7 +10,8 @@ written about once a second, and at the end. Killed in between: what was acknowl
 message that was given since counts as never given.
 
 A dead letter is appended before its message is taken for done, with a number that is the message's own. Killed in
-between: the message is given or given up again, and the log has its dead letter once.
+between: the message is given or given up again, and the log has its dead letter once. A volume that was restored in
+between looks into the archive for dead letters of messages that are older than itself.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 from tierlog.service.delivery.copies import CopiedMessages
 from tierlog.service.delivery.group_topics import (
+    OldDeadLetters,
     back_off_ms,
     dead_letter_topic,
     origin_topic,
@@ -128,6 +130,7 @@ class _Group:
         self.queues: dict[_Place, _Queue] = {}
         self.answers: OrderedDict[str, list[HandleFields]] = OrderedDict()
         self.turn = 0
+        self.old_letters = OldDeadLetters(name)
         self.is_dirty = False
         self.was_set_back = False
 
@@ -529,13 +532,16 @@ class Deliveries:
     def _append_dead_letter(self, group: _Group, record: Record, reason: str) -> None:
         topic = dead_letter_topic(group.name)
         self._store.make_topic(topic, 1, may_make=True)
+        key = IdempotencyKey(_PRODUCER, record.physical_offset, group.name)
+        if group.old_letters.have(self._store, record, key.origin):
+            return
         letter = CopiedMessages()
         letter.add(
             topic, 0, record.body, properties_of_dead_letter(record, reason), flag=record.flag,
             sys_flag=record.sys_flag, born_ms=record.born_ms, born_host=record.born_host,
             reconsume_times=record.reconsume_times + 1,
         )  # fmt: skip
-        self._store.append_unless_known(letter, topic, IdempotencyKey(_PRODUCER, record.physical_offset, group.name))
+        self._store.append_unless_known(letter, topic, key)
         self._count(dead_letters=1)
 
     # the rest

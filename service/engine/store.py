@@ -397,6 +397,10 @@ class Store:
             self._hot.dispatch()
         return self._hot.next_offset(self._hot.topics.get(topic), queue_id)
 
+    def start_of(self, topic: str, queue_id: int) -> int:
+        """Returns the first offset that this volume gave out in a queue: above 0 only in one that was restored."""
+        return self._hot.topics.get(topic).start(queue_id)
+
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
         arrived = threading.Event()

@@ -128,9 +128,13 @@ class Topic:
         """Returns where the queue begins: what it had below is deleted."""
         return 0 if self.deletion is None else self.deletion.begins.get(queue_id, 0)
 
+    def start(self, queue_id: int) -> int:
+        """Returns the queue's first offset here: what lies below is an earlier volume's, which the archive has."""
+        return self.starts.get(queue_id, self.first_offset)
+
     def floor(self, queue_id: int) -> int:
         """Returns a lower bound of the queue's next offset."""
-        return max(self.floors.get(queue_id, 0), self.starts.get(queue_id, self.first_offset))
+        return max(self.floors.get(queue_id, 0), self.start(queue_id))
 
 
 def validate_foreign_topic(topic: str) -> str:
