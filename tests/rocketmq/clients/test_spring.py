@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
-from tests.support.rocketmq.real_clients import RealClient, SpringShop, fresh, keys, names
+from tests.support.processes.nodes import ask
+from tests.support.rocketmq.real_clients import (
+    ClientError,
+    RealClient,
+    SpringShop,
+    TierlogServer,
+    fresh,
+    keys,
+    names,
+    spring_client,
+    tierlog_server,
+)
 
 pytestmark = pytest.mark.timeout(400)
+_TOPICS = {name: f"shop-{name}" for name in ("orders", "steps", "tagged")}
+_TOKEN, _SECRET = "a-token-of-the-shop", "the-secret-of-the-shop"
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch"])
@@ -78,3 +94,57 @@ def test_what_a_listener_throws_at_comes_again_and_then_lies_with_the_dead_lette
         [(f"{sent}-good-0", 0), *((f"{sent}-{key}-0", attempt) for key in ("late", "bad") for attempt in (0, 1))]
     )
     assert keys(dead) == [f"{sent}-bad-0"]
+
+
+# ---- access keys
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogServer]:
+    """A service that knows one caller; the topics that the application reads are there."""
+    entry = f"shop:{sha256(_TOKEN.encode()).hexdigest()}/{_SECRET}:produce,read,admin:shop-*"
+    with tierlog_server(tmp_path_factory.mktemp("guarded"), TIERLOG_ACCESS_TOKENS=entry) as server:
+        for topic in _TOPICS.values():
+            put = {"method": "PUT", "Authorization": f"Bearer {_TOKEN}"}
+            ask(server.doors.url, f"/v1/topics/{topic}", {"queues": 4}, **put)
+        yield server
+
+
+def keyed(access_key: str, secret: str) -> dict[str, str]:
+    """The properties of an application that has an access key."""
+    return {
+        f"rocketmq.{role}.{name}": value
+        for role in ("producer", "consumer")
+        for name, value in (("access-key", access_key), ("secret-key", secret))
+    }
+
+
+def test_an_application_with_an_access_key_sends_listens_and_makes_the_topics_that_it_may(
+    guarded: TierlogServer, spring: Path, tmp_path: Path
+) -> None:
+    settings = keyed("shop", _SECRET)
+    with spring_client(spring, tmp_path, guarded.doors.remoting, _TOPICS, **settings) as shop:
+        shop.send(_TOPICS["orders"], "signed", count=3)
+        assert keys(shop.received("concurrently", "signed", 3)) == names("signed", 3)
+        assert shop.send("shop-new", "first")[0]["status"] == "SEND_OK"
+        with pytest.raises(ClientError, match="no right"):
+            shop.send("stock", "first")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (keyed("shop", "another-secret"), "this signature is of nobody who is known here"),
+        ({}, "this needs a signature"),
+    ],
+    ids=["a-wrong-secret", "no-access-key"],
+)
+def test_an_application_without_the_right_secret_is_refused_and_its_log_says_why(
+    guarded: TierlogServer, spring: Path, tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    with (
+        spring_client(spring, tmp_path, guarded.doors.remoting, _TOPICS, **settings) as shop,
+        pytest.raises(ClientError, match="No route info of this topic"),
+    ):
+        shop.send(_TOPICS["orders"], "unsigned")
+    assert said in (tmp_path / "logs" / "rocketmqlogs" / "rocketmq_client.log").read_text()

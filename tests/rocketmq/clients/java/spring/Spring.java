@@ -4,6 +4,7 @@ import java.util.Map;
 import org.springframework.boot.Banner;
 import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.context.ApplicationContext;
+import org.springframework.messaging.MessagingException;
 import shop.Application;
 import shop.Inbox;
 import shop.Orders;
@@ -23,10 +24,19 @@ final class Spring {
         Spring spring = new Spring(new SpringApplicationBuilder(Application.class)
             .bannerMode(Banner.Mode.OFF).logStartupInfo(false).run(arguments));
         driver
-            .with("send", spring::send)
-            .with("transaction", spring::transaction)
+            .with("send", call -> causeTold(spring::send, call))
+            .with("transaction", call -> causeTold(spring::transaction, call))
             .with("received", spring::received)
             .run();
+    }
+
+    /** Spring wraps what the client raises, and its text leaves out why. */
+    private static Object causeTold(Driver.Command command, Call call) throws Exception {
+        try {
+            return command.run(call);
+        } catch (MessagingException error) {
+            throw new IllegalStateException(error.getMostSpecificCause());
+        }
     }
 
     private static List<String> keys(Call call) {
