@@ -94,7 +94,7 @@ def _java(pom: str, *sources: str) -> Callable[[Path], None]:
             "mvn", "--batch-mode", "--quiet", "--file", _SOURCES / "java" / pom, goal,
             f"-DoutputDirectory={target / 'lib'}", "-DincludeScope=runtime",
         )  # fmt: skip
-        files = sorted(path for source in sources for path in (_SOURCES / "java" / source).glob("*.java"))
+        files = sorted(path for source in sources for path in (_SOURCES / "java" / source).rglob("*.java"))
         lint = ("-Xlint:all", "-Werror", "--release", "17")
         _run("javac", *lint, "-cp", f"{target / 'lib'}/*", "-d", target / "classes", *files)
 
@@ -126,11 +126,12 @@ def _java_program(name: str, pom: str, *sources: str) -> ClientProgram:
 
 JAVA_5 = _java_program("5", "pom_5.xml", "lines", "remoting", "remoting5", "real_server")
 JAVA_4_9 = _java_program("4.9", "pom_4_9.xml", "lines", "remoting")
+JAVA_SPRING = _java_program("spring", "pom_spring.xml", "lines", "spring")
 JAVA_GRPC = _java_program("grpc", "pom_grpc.xml", "lines", "grpc")
 GO = ClientProgram("go", ("go",), (("go", "Go, 1.24 or newer"),), _go)
 PYTHON = ClientProgram("python", ("python",), (), _python)
 NODE = ClientProgram("node", ("node",), (("node", "Node.js, 18 or newer"), ("npm", "npm")), _node)
-PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, JAVA_GRPC, GO, PYTHON, NODE)}
+PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, JAVA_SPRING, JAVA_GRPC, GO, PYTHON, NODE)}
 
 
 def command_of(program: ClientProgram) -> list[str]:

@@ -13,14 +13,17 @@ from tests.support.rocketmq.real_clients import (
     PEER_VARIABLE,
     Doors,
     RealClient,
+    SpringShop,
     TierlogServer,
+    fresh,
     java_client,
     other_client,
     real_server,
+    spring_client,
     tierlog_server,
 )
 from tests.tools.cache import ToolMissingError
-from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, NODE, PYTHON, ClientProgram, built, command_of
+from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, JAVA_SPRING, NODE, PYTHON, ClientProgram, built, command_of
 
 __all__ = ["shell"]
 _HERE = Path(__file__).parent
@@ -76,6 +79,24 @@ def java_4_9(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The remoting client 4.9.8."""
     with java_client(_built(JAVA_4_9), "Remoting", tmp_path_factory.mktemp("java-4.9"), doors.remoting) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def spring() -> Path:
+    """Where the Spring Boot application is built."""
+    return _built(JAVA_SPRING)
+
+
+@pytest.fixture(scope="session")
+def shop(
+    doors: Doors, java_5: RealClient, spring: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SpringShop]:
+    """A Spring Boot application with the starter 2.3.5; its topics are there when its listeners begin."""
+    topics = {name: fresh(f"shop-{name}") for name in ("orders", "steps", "tagged")}
+    for topic in topics.values():
+        java_5.send(topic, "first")
+    with spring_client(spring, tmp_path_factory.mktemp("spring"), doors.remoting, topics) as shop:
+        yield shop
 
 
 @pytest.fixture(scope="session")

@@ -106,6 +106,34 @@ def other_client(command: Sequence[str], work: Path, address: str) -> Iterator[R
         yield RealClient(program, address)
 
 
+@dataclass
+class SpringShop(RealClient):
+    """The application of ``java/spring``; its listeners run as long as it does."""
+
+    topics: dict[str, str]
+
+    def received(self, listener: str, prefix: str, count: int, *, limit_ms: int = 60_000) -> list[Json]:
+        """What a listener has got of the keys that begin so, when it has so many or when time is over."""
+        said = {"listener": listener, "prefix": prefix, "count": count, "limit_ms": limit_ms}
+        return list(self.do("received", **said)["messages"])
+
+
+@contextlib.contextmanager
+def spring_client(
+    built: Path, work: Path, address: str, topics: dict[str, str], **settings: str
+) -> Iterator[SpringShop]:
+    """The Spring Boot application, which finds its ``application.properties`` in the folder where it is begun."""
+    properties = {
+        "rocketmq.name-server": address,
+        "rocketmq.producer.group": "shop",
+        **{f"shop.{name}": topic for name, topic in topics.items()},
+        **settings,
+    }
+    (work / "application.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    with java_program(class_path(built), "Spring", work, heap="256m") as program:
+        yield SpringShop(program, address, topics)
+
+
 class TierlogServer:
     """Our own service with both doors open, killed and begun again at the same addresses."""
 

@@ -21,7 +21,9 @@ MASTER_ID = 0
 def route_of_topic(call: RemotingCall) -> RemotingAnswer:
     """Answers with the one broker and the topic's queues."""
     topic, broker = call.text("topic"), call.broker
-    if not (call.caller.may(Scope.READ, topic) or call.caller.may(Scope.PRODUCE, topic)):
+    # who may produce any topic may ask where one that is not there yet would be: sending it decides
+    asked = None if topic == AUTO_CREATE_TOPIC else topic
+    if not (call.caller.may(Scope.READ, asked) or call.caller.may(Scope.PRODUCE, asked)):
         raise ForbiddenError(f"{call.caller.name!r} has no right to topic {topic[:300]!r}")
     if topic == AUTO_CREATE_TOPIC and broker.settings.create_topics:
         return RemotingAnswer.of_json(route(broker, broker.settings.hot.default_queues, _INHERIT | _READ | _WRITE))
