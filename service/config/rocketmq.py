@@ -74,6 +74,15 @@ class RocketmqSettings(SettingGroup):
         ),
     )
 
+    long_poll_ms: int = Field(
+        default=20_000,
+        ge=1_000,
+        le=60_000,
+        description=(
+            "ms that a call of the gRPC door waits for messages at most, which push consumers are told. Those of Java "
+            "and Node end only when their last call does; a shorter time has more calls."
+        ),
+    )
     consume_at: str | None = Field(
         default=None,
         description=(

@@ -31,6 +31,8 @@ from tierlog.tiering.hot.consumer_groups import validate_group
 from tierlog.tiering.message.batch import NO_HOST, validate_topic
 
 T = TypeVar("T")
+#: Has something told of what arrives, for as long as its context lasts.
+Watch = Callable[[Callable[[], object]], contextlib.AbstractContextManager[None]]
 CLIENT_ID = "x-mq-client-id"
 _MAX_CLIENT_ID = 255
 #: How long a thread stays after its last work.
@@ -158,10 +160,11 @@ class Waits:
         self._events: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    async def wait(self, arrived: asyncio.Event, wait_s: float) -> None:
+    async def wait(self, arrived: asyncio.Event, wait_s: float, of_client: set[asyncio.Event]) -> None:
         """Waits until something has arrived, for a time, or until the door closes.
 
-        Raises :class:`OverloadedError` if enough calls wait already.
+        ``of_client`` are the events that its client's calls wait for. Raises :class:`OverloadedError` if enough calls
+        wait already.
         """
         if self.is_stopping:
             return
@@ -171,6 +174,7 @@ class Waits:
                 hint="try again in a moment; serve.max_long_polls is the limit",
             )
         self._events.add(arrived)
+        of_client.add(arrived)
         try:
             async with asyncio.timeout(wait_s):
                 await arrived.wait()
@@ -178,10 +182,9 @@ class Waits:
             pass
         finally:
             self._events.discard(arrived)
+            of_client.discard(arrived)
 
-    async def arrival(
-        self, watch: Callable[[Callable[[], object]], contextlib.AbstractContextManager[None]], wait_s: float
-    ) -> None:
+    async def arrival(self, watch: Watch, wait_s: float, of_client: set[asyncio.Event]) -> None:
         """Waits for what ``watch`` tells of on another thread, as :meth:`wait` does."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
@@ -190,7 +193,7 @@ class Waits:
                 loop.call_soon_threadsafe(arrived.set)
 
         with watch(notify):
-            await self.wait(arrived, wait_s)
+            await self.wait(arrived, wait_s, of_client)
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         """Does work in the background; what becomes of it is its own affair."""

@@ -91,7 +91,7 @@ class _StoreAnswers:
         self._clients = GrpcClients(parts.settings, parts.clock)
         self._renewals = Renewals(parts, self._clients)
         self._sends = Sends(parts)
-        routes, offsets = Routes(parts), Offsets(parts)
+        routes, offsets = Routes(parts), Offsets(parts, self._clients)
         self.ends = TransactionEnds(parts, self._clients)
         receives = Receives(parts, self._clients, self._renewals)
         self.calls: Mapping[str, Answering] = {

@@ -23,7 +23,19 @@ from tests.support.rocketmq.real_clients import (
     tierlog_server,
 )
 from tests.tools.cache import ToolMissingError
-from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, JAVA_SPRING, NODE, PYTHON, ClientProgram, built, command_of
+from tests.tools.rocketmq_clients import (
+    GO,
+    JAVA_4_9,
+    JAVA_5,
+    JAVA_GRPC,
+    JAVA_SPRING,
+    NODE,
+    PYTHON,
+    RUST,
+    ClientProgram,
+    built,
+    command_of,
+)
 
 __all__ = ["shell"]
 _HERE = Path(__file__).parent
@@ -123,6 +135,12 @@ def python(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 def node(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The gRPC client 1.0.8 for Node."""
     yield from _other(NODE, doors.grpc, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def rust(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The gRPC client 5.0.0 for Rust."""
+    yield from _other(RUST, doors.grpc, tmp_path_factory)
 
 
 @pytest.fixture(params=["java_5", "java_4_9"])

@@ -26,6 +26,8 @@ PEER_VARIABLE = "TIERLOG_ROCKETMQ_PEER"
 MAX_ATTEMPTS = 2
 #: The groups that get the messages of a message group in their order.
 FIFO_GROUPS = "fifo-*"
+#: A push consumer of Java or Node stops when its last call has waited for so long.
+_LONG_POLL_MS = 2_000
 _ANSWER_LIMIT_S = 100.0
 _names = itertools.count(1)
 
@@ -146,6 +148,7 @@ class TierlogServer:
             "TIERLOG_ROCKETMQ_GRPC_LISTEN": self.doors.grpc,
             "TIERLOG_ROCKETMQ_MAX_ATTEMPTS": str(MAX_ATTEMPTS),
             "TIERLOG_ROCKETMQ_FIFO_GROUPS": FIFO_GROUPS,
+            "TIERLOG_ROCKETMQ_LONG_POLL_MS": str(_LONG_POLL_MS),
         }
         self._node = Node(self.root, self.cold_url, "", settings={**own, **settings})
         self.doors.url = self._node.url
