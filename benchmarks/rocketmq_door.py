@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Report, Row, in_turns, processor_s
-from tierlog.service.rocketmq.remoting.codes import RequestCode
-from tierlog.service.rocketmq.remoting.frames import Frame, FrameReader, encode_frame
+from tierlog.tiering.rocketmq.codes import RequestCode
+from tierlog.tiering.rocketmq.frames import Frame, FrameReader, encode_frame
 
 TOPIC = "orders"
 _BATCH = 500

@@ -18,16 +18,15 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from tierlog.service.access.caller import ANYBODY, Caller
 from tierlog.service.access.control import AccessControl
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import UnauthenticatedError
+from tierlog.tiering.rocketmq.frames import ACCESS_KEY, SIGNATURE, signature_of
 
-ACCESS_KEY = "AccessKey"
-SIGNATURE = "Signature"
 #: The fields that a signed request has beside its own.
 SIGNING_FIELDS = (ACCESS_KEY, SIGNATURE, "SecurityToken")
 #: The field that clients up to version 4.9.3 add to look-ups after they have signed.
@@ -74,12 +73,11 @@ class SignedAccess:
         if not name or not signature:
             raise UnauthenticatedError("this needs a signature", hint=_HINT)
         left_out = {SIGNATURE, _UNSIGNED} if version <= _LAST_WITH_UNSIGNED else {SIGNATURE}
-        content = "".join(fields[field] for field in sorted(fields) if field not in left_out)
         try:
             given = binascii.a2b_base64(signature, strict_mode=True)
         except (binascii.Error, ValueError):
             given = b""
-        return self._signer(name, given, content.encode("utf-8", "surrogateescape"), body)
+        return self._signer(name, given, lambda secret: signature_of(secret, fields, body, unsigned=left_out))
 
     def of_metadata(self, metadata: Mapping[str, str]) -> Caller:
         """Returns the caller who signed a gRPC call, whose metadata has names in lower case.
@@ -98,16 +96,16 @@ class SignedAccess:
             given = bytes.fromhex(parts.get("Signature", ""))
         except ValueError:
             given = b""
-        caller = self._signer(name, given, date.encode("utf-8", "surrogateescape"), b"")
+        content = date.encode("utf-8", "surrogateescape")
+        caller = self._signer(name, given, lambda secret: hmac.digest(secret.encode(), content, hashlib.sha1))
         self._check_date(date)
         return caller
 
-    def _signer(self, name: str, signature: bytes, content: bytes, body: bytes | memoryview) -> Caller:
+    def _signer(self, name: str, signature: bytes, right: Callable[[str], bytes]) -> Caller:
+        """Returns who has this name, if the signature is ``right`` of the secret."""
         entry = None if self._control is None else self._control.entry(name)
         secret = None if entry is None else entry.secret
-        code = hmac.new((secret or _NOBODY).encode(), content, hashlib.sha1)
-        code.update(body)
-        is_right = hmac.compare_digest(code.digest(), signature)
+        is_right = hmac.compare_digest(right(secret or _NOBODY), signature)
         if entry is None or secret is None or not is_right:
             raise UnauthenticatedError("this signature is of nobody who is known here, or not any more", hint=_HINT)
         return entry.caller

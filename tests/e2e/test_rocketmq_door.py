@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.stores.engines import tiny_settings
 from tierlog.service.engine.store import Store
-from tierlog.service.rocketmq.remoting.codes import RequestCode
+from tierlog.tiering.rocketmq.codes import RequestCode
 
 _EXIT_S = 10
 

@@ -1,15 +1,23 @@
-"""The files of a broker beside its log: consume queues, topics, and how far each consumer group has read.
+"""The files of a broker beside its log: consume queues, topics, groups, and how far each group has read.
 
-``config/topics.json`` has ``topicConfigTable`` {topic: {readQueueNums, writeQueueNums, …}},
-``config/consumerOffset.json`` has ``offsetTable`` {"topic@group": {queue id: next offset}}. A broker replaces a file by
-renaming it to ``….bak`` first; as it does, a missing, empty or broken file is passed over for that copy.
+========================== ============================ ===========================================================
+file in ``config/``        its table                    an entry
+========================== ============================ ===========================================================
+``topics.json``            ``topicConfigTable``         topic: {readQueueNums, writeQueueNums, perm, …}
+``subscriptionGroup.json`` ``subscriptionGroupTable``   group: {retryMaxTimes, …}
+``consumerOffset.json``    ``offsetTable``              "topic@group": {queue id: next offset}
+``delayOffset.json``       ``offsetTable``              level of delay: next offset of its queue
+========================== ============================ ===========================================================
+
+A broker replaces a file by renaming it to ``….bak`` first; as it does, a missing, empty or broken file is passed over
+for that copy. A master answers its slaves with the same tables.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,29 +36,110 @@ Subscription = tuple[str, str]
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,4}")
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedTopic:
+    """A topic of a broker; ``config`` is all that the broker keeps of it, under its names."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    #: 4 = may be read, 2 = may be written.
+    perm: int
+    config: Mapping[str, JsonValue]
+
+    @property
+    def queue_count(self) -> int:
+        """Queues that may have messages."""
+        return max(self.read_queues, self.write_queues)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedGroup:
+    """A consumer group of a broker; ``config`` is all that the broker keeps of it, under its names."""
+
+    name: str
+    retry_max_times: int
+    config: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """What a broker knows beside its log, each part in the order of names."""
+
+    topics: tuple[CopiedTopic, ...]
+    groups: tuple[CopiedGroup, ...]
+    #: For each topic and group the next offset of each queue.
+    consumer_offsets: Mapping[Subscription, Mapping[int, int]]
+    #: For each level of delay the next offset of its queue.
+    delay_offsets: Mapping[int, int]
+
+
+Table = Mapping[str, JsonValue]
+
+
+def state_of(*, topics: Table, groups: Table, consumer_offsets: Table, delay_offsets: Table) -> BrokerState:
+    """Returns what a broker's tables say; what is no entry in them is left out."""
+    return BrokerState(
+        topics=tuple(_topic(name, config) for name, config in sorted(topics.items()) if isinstance(config, dict)),
+        groups=tuple(
+            CopiedGroup(name, _int_in(config, "retryMaxTimes", 16), config)
+            for name, config in sorted(groups.items())
+            if isinstance(config, dict)
+        ),
+        consumer_offsets=_consumer_offsets(consumer_offsets),
+        delay_offsets=_offsets(delay_offsets),
+    )
+
+
+def read_state(fs: FileSystem, paths: StorePaths) -> BrokerState:
+    """Returns what the files of a broker say, which may be running; raises as :func:`read_topics`."""
+    return state_of(
+        topics=_table(fs, paths, "topics.json", "topicConfigTable"),
+        groups=_table(fs, paths, "subscriptionGroup.json", "subscriptionGroupTable"),
+        consumer_offsets=_table(fs, paths, "consumerOffset.json", "offsetTable"),
+        delay_offsets=_table(fs, paths, "delayOffset.json", "offsetTable"),
+    )
+
+
+def _topic(name: str, config: dict[str, JsonValue]) -> CopiedTopic:
+    counts = [min(max(1, _int_in(config, field, 1)), MOST_QUEUES) for field in ("readQueueNums", "writeQueueNums")]
+    return CopiedTopic(name, counts[0], counts[1], _int_in(config, "perm", 6), config)
+
+
+def _int_in(config: Table, name: str, default: int) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
 def read_topics(fs: FileSystem, paths: StorePaths) -> dict[str, int]:
     """Topics that the broker knows and how many queues each has, 65,536 at most; none where there is no such file.
 
     Raises :class:`CorruptionError` if neither the file nor its copy can be read.
     """
-    found = {}
-    for name, config in _table(fs, paths, "topics.json", "topicConfigTable").items():
-        if isinstance(config, dict):
-            queues = [config.get(field) for field in ("readQueueNums", "writeQueueNums")]
-            found[name] = min(max([1, *(number for number in queues if isinstance(number, int))]), MOST_QUEUES)
-    return found
+    table = _table(fs, paths, "topics.json", "topicConfigTable")
+    return {name: _topic(name, config).queue_count for name, config in table.items() if isinstance(config, dict)}
 
 
 def read_consumer_offsets(fs: FileSystem, paths: StorePaths) -> dict[Subscription, dict[int, int]]:
     """Returns for each topic and group the next offset of each queue; raises as :func:`read_topics`."""
+    return _consumer_offsets(_table(fs, paths, "consumerOffset.json", "offsetTable"))
+
+
+def _consumer_offsets(table: Table) -> dict[Subscription, dict[int, int]]:
     found: dict[Subscription, dict[int, int]] = {}
-    for name, queues in _table(fs, paths, "consumerOffset.json", "offsetTable").items():
+    for name, queues in sorted(table.items()):
         topic, separator, group = name.rpartition("@")
         if separator and isinstance(queues, dict):
-            found[topic, group] = {
-                int(queue): offset for queue, offset in queues.items() if queue.isdigit() and isinstance(offset, int)
-            }
+            found[topic, group] = _offsets(queues)
     return found
+
+
+def _offsets(table: Table) -> dict[int, int]:
+    return {
+        int(number): offset
+        for number, offset in table.items()
+        if _QUEUE_ID.fullmatch(number) and isinstance(offset, int) and not isinstance(offset, bool)
+    }
 
 
 def _table(fs: FileSystem, paths: StorePaths, name: str, field: str) -> dict[str, JsonValue]:

@@ -20,9 +20,7 @@ import orjson
 from tierlog.service.access.audit import AuditEntry, shortened
 from tierlog.service.access.caller import Caller
 from tierlog.service.rocketmq.remoting.broker import Broker
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import Buffer, Connection
-from tierlog.service.rocketmq.remoting.frames import Frame
 from tierlog.service.rocketmq.remoting.long_polls import Watch
 from tierlog.tiering.base.errors import (
     AccessError,
@@ -36,6 +34,8 @@ from tierlog.tiering.base.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame
 
 _LOG = logging.getLogger("tierlog")
 _NOTHING: Mapping[str, str] = MappingProxyType({})

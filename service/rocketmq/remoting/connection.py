@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode
-from tierlog.service.rocketmq.remoting.frames import Frame, FrameReader, encode_frame
 from tierlog.service.server.connections import ConnectionSlot
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.format.record import encode_host
+from tierlog.tiering.rocketmq.codes import FrameFlag, RequestCode
+from tierlog.tiering.rocketmq.frames import Frame, FrameReader, encode_frame
 
 if TYPE_CHECKING:
     import asyncio

@@ -45,10 +45,8 @@ from tierlog.service.rocketmq.remoting.calls import (
     refusal,
 )
 from tierlog.service.rocketmq.remoting.clients import Clients
-from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import REQUEST_BYTES, Buffer, Connection, ConnectionLimits
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
-from tierlog.service.rocketmq.remoting.frames import Frame, encode_head
 from tierlog.service.rocketmq.remoting.handlers import (
     assignment,
     broker_tools,
@@ -78,6 +76,8 @@ from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
+from tierlog.tiering.rocketmq.codes import FrameFlag, RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame, encode_head
 
 _RESPONSE = int(FrameFlag.RESPONSE)
 _LOG = logging.getLogger("tierlog")

@@ -11,8 +11,8 @@ from tests.support.rocketmq.grpc_world import GrpcWorld, grpc_world
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tierlog.index.search.query import Query
 from tierlog.service.rocketmq.grpc.messages import milliseconds
-from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.tiering.format.record import Record, decode_record
+from tierlog.tiering.rocketmq.codes import RequestCode
 
 BOTH = {"rocketmq.listen": "127.0.0.1:0", "hot.default_queues": 1}
 TEXT = "UNIQ_KEY\x010A0B\x02KEYS\x01k1 k2\x02TAGS\x01paid\x02a\x01b\x02"

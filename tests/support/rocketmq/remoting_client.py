@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
-from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import Frame, FrameReader, HeaderForm, encode_frame
+from tierlog.tiering.rocketmq.codes import FrameFlag, RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame, FrameReader, HeaderForm, encode_frame
 
 _TIMEOUT_S = 30.0
 

@@ -14,13 +14,13 @@ from tierlog.service.delivery.group_topics import RETRY_PREFIX, is_group_topic
 from tierlog.service.engine.groups import allocate
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
-from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import queues_of
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.service.rocketmq.remoting.request_modes import RequestMode
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.message.batch import ANY_QUEUE
+from tierlog.tiering.rocketmq.codes import RequestCode
 
 _PULL, _POP = "PULL", "POP"
 _BROADCASTING = "BROADCASTING"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import PROTOCOL_VERSION
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import PROTOCOL_VERSION
 
 #: The version of RocketMQ whose protocol this is, as tools show it.
 _VERSION_NAME = "V5_4_0"

@@ -17,11 +17,11 @@ from tierlog.service.rocketmq.access import SIGNING_FIELDS
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import Member
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import Frame
 from tierlog.service.rocketmq.remoting.handlers.group_tools import may_know, subscription_json
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.format.record import encode_record
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame
 
 #: Time for a client to answer.
 _ASK_S = 10

@@ -17,12 +17,12 @@ from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import Member, Subscription
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import data_version, queues_of, stored_ms
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.hot.consumer_groups import validate_group
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 #: The timestamp that stands for the end of a queue.
 _LATEST = -1

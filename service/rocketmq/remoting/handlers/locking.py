@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
-from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
 from tierlog.service.rocketmq.remoting.queue_locks import LockedQueue
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.hot.consumer_groups import validate_group
+from tierlog.tiering.rocketmq.codes import RequestCode
 
 _MOST_QUEUES = 10_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tierlog.index.search.query import Query
 from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import MOST_BYTES, check_may_read
 from tierlog.tiering.base.types import END_OF_TIME_MS
 from tierlog.tiering.format.record import encode_record
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 #: Clients of RocketMQ wait 6 to 15 s: what is found by then is answered.
 _TIMEOUT_MS = 5_000

@@ -6,8 +6,8 @@ from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import RETRY_PREFIX
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import parse_heartbeat, parse_subscription
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 #: How clients that know of subscriptions by fingerprint are told that this broker does too.
 _KNOWS_FINGERPRINTS, _HAS_CHANGED = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"

@@ -10,10 +10,10 @@ from tierlog.service.rocketmq.remoting.calls import (
     handles,
     refusal,
 )
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
 from tierlog.tiering.base.errors import TopicNotFoundError
 from tierlog.tiering.base.types import Boundary
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET, lane=CallLane.READ)

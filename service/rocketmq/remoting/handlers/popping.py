@@ -33,11 +33,11 @@ from tierlog.service.delivery.deliveries import MAX_INVISIBLE_MS, Delivery
 from tierlog.service.delivery.group_topics import RETRY_PREFIX, retry_topic
 from tierlog.service.delivery.handles import HandleFields, handle_fields
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.pulling import MOST_WAIT_MS, check_may_read
 from tierlog.tiering.base.errors import InFlightError, InvalidHandleError, InvalidRequestError, OverloadedError
 from tierlog.tiering.format.record import encode_record
 from tierlog.tiering.message.batch import ANY_QUEUE
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 _NORMAL, _RETRY = "0", "1"
 _TAG = "TAG"

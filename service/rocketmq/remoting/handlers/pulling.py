@@ -8,12 +8,12 @@ from functools import partial
 from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import is_group_topic
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.routes import MASTER_ID
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.message.tags import TagFilter
 from tierlog.tiering.read.pull_records import PulledRecords
+from tierlog.tiering.rocketmq.codes import PullFlag, RequestCode, ResponseCode
 
 #: The longest that a pull waits for messages.
 MOST_WAIT_MS = 30_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 
 @handles(RequestCode.RECALL_MESSAGE, lane=CallLane.APPEND)

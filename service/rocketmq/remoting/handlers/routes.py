@@ -7,9 +7,9 @@ from typing import Any
 from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
-from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.service.rocketmq.topics import AUTO_CREATE_TOPIC, may_write
 from tierlog.tiering.base.errors import ForbiddenError, TopicNotFoundError
+from tierlog.tiering.rocketmq.codes import RequestCode
 
 #: Bits of a topic's permission: others inherit it, reading, writing.
 _INHERIT, _READ, _WRITE = 1, 4, 2

@@ -30,7 +30,6 @@ from tierlog.service.rocketmq.remoting.calls import (
     parse_number,
     refusal,
 )
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.shared_sends import Sent
 from tierlog.service.rocketmq.topics import (
     AUTO_CREATE_TOPIC,
@@ -40,6 +39,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNo
 from tierlog.tiering.format.properties import NAME_END, UNIQ_KEY, VALUE_END
 from tierlog.tiering.hot.consumer_groups import validate_group
 from tierlog.tiering.message.batch import validate_topic
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 #: What each answer to a send says beside its code, as RocketMQ's broker does.
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}

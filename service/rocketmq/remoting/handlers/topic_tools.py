@@ -14,11 +14,11 @@ from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.handlers.routes import readable_topics
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.service.rocketmq.topics import is_system_topic
 from tierlog.tiering.base.errors import ForbiddenError, InvalidRequestError, StoreError, TopicNotFoundError
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 #: A topic that is read and written.
 READ_WRITE = 6

@@ -18,11 +18,11 @@ from tierlog.service.delivery.copies import REAL_QUEUE, REAL_TOPIC
 from tierlog.service.delivery.transactions import TransactionOutcome
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError
 from tierlog.tiering.format.properties import UNIQ_KEY
 from tierlog.tiering.format.record import SysFlag, encode_record
 from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 _OUTCOMES: Mapping[int, TransactionOutcome] = {
     0: TransactionOutcome.UNKNOWN,

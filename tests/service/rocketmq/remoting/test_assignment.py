@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import remoting_world
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 ASKED = {
     "topic": "orders",

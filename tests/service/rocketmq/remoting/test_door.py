@@ -16,13 +16,13 @@ from tests.support.rocketmq.remoting_world import HandClock, RemotingWorld, remo
 from tests.support.service.certificates import Authority
 from tierlog.service.config.settings import Settings
 from tierlog.service.rocketmq.remoting.calls import answer_of
-from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.connection import BEHIND_BYTES
 from tierlog.service.rocketmq.remoting.door import IDLE_S
-from tierlog.service.rocketmq.remoting.frames import Frame, HeaderForm, encode_frame
 from tierlog.service.server.connections import ACCEPTED_AT_ONCE, kept_descriptors
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.rocketmq.codes import FrameFlag, RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame, HeaderForm, encode_frame
 
 _WAITING_PULL = {
     "consumerGroup": "g", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 6,

@@ -9,10 +9,10 @@ import pytest
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import HandClock, RemotingWorld, remoting_world
 from tierlog.service.rocketmq.remoting.clients import EXPIRES_S
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.service.rocketmq.remoting.queue_locks import LOCK_S
 from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 _PLACE = {"consumerGroup": "g", "topic": "orders", "queueId": 0}
 

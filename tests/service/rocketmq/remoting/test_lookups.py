@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.support.rocketmq.pulled import HeldStore, archived_world, decoded
 from tests.support.rocketmq.remoting_world import RemotingWorld, remoting_world
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 _EVER = {"beginTimestamp": 0, "endTimestamp": (1 << 63) - 1}
 

@@ -13,10 +13,10 @@ import pytest
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import RemotingWorld, remoting_world
 from tierlog.service.delivery.group_topics import retry_topic
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import Frame
 from tierlog.tiering.format.record import Record, decode_record, encode_record
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame
 
 ASKED = {
     "consumerGroup": "billing", "topic": "orders", "queueId": -1, "maxMsgNums": 32, "invisibleTime": 60_000,

@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.rocketmq.pulled import HeldStore, archived_world, decoded, fill
 from tests.support.rocketmq.remoting_world import remoting_world
-from tierlog.service.rocketmq.remoting.codes import PullFlag, RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import HeaderForm
 from tierlog.tiering.format.record import encode_record
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.rocketmq.codes import PullFlag, RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import HeaderForm
 
 _SUSPEND, _GIVEN = PullFlag.SUSPEND, PullFlag.SUBSCRIPTION
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rocketmq.remoting_world import HandClock, remoting_world
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 
 def delayed(clock: HandClock, key: str) -> dict[str, object]:

@@ -12,11 +12,11 @@ from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import RemotingWorld, remoting_world
 from tests.support.service.access import line
 from tierlog.service.access.audit import AuditLog
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import HeaderForm
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import HeaderForm
 
 SECRET = "0123456789abcdef"
 NEW = {"topic": "shop-1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}

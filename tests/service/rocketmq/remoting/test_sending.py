@@ -14,11 +14,11 @@ from tests.support.rocketmq.remoting_world import HandClock, remoting_world
 from tests.support.stores.engines import small_settings
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.engine.store import Store
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import HeaderForm
 from tierlog.service.rocketmq.shared_sends import Sent, SharedSends
 from tierlog.tiering.base.errors import ClosedError, InvalidRequestError
 from tierlog.tiering.format.record import Record, encode_host
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import HeaderForm
 
 _TEXT = "KEYS\x01order-1\x02UNIQ_KEY\x017F00AB\x02TAGS\x01TagA\x02shop\x01é\x02"
 

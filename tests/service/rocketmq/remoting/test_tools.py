@@ -13,12 +13,12 @@ from tests.support.rocketmq.remoting_client import RemotingClient, in_thread
 from tests.support.rocketmq.remoting_world import RemotingWorld, remoting_world
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.calls import HANDLERS
-from tierlog.service.rocketmq.remoting.codes import FrameFlag, RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import Frame, encode_frame
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.service.rocketmq.remoting.refusals import REFUSED, refused_codes, why_refused
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.rocketmq.codes import FrameFlag, RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame, encode_frame
 
 NEW = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 

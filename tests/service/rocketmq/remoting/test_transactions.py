@@ -12,10 +12,10 @@ import pytest
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import HandClock, RemotingWorld, remoting_world
 from tierlog.service.delivery.transactions import HALF_TOPIC
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
-from tierlog.service.rocketmq.remoting.frames import Frame
 from tierlog.tiering.format.record import SysFlag, decode_record
 from tierlog.tiering.message.stored_message import offset_in_message_id
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.frames import Frame
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 

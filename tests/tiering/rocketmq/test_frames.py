@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.service.rocketmq.remoting.frames import (
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.rocketmq.frames import (
     Frame,
     FrameReader,
     HeaderForm,
@@ -15,7 +16,6 @@ from tierlog.service.rocketmq.remoting.frames import (
     encode_frame,
     encode_head,
 )
-from tierlog.tiering.base.errors import InvalidRequestError
 
 _INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -6,7 +6,7 @@ from enum import IntEnum, IntFlag
 
 
 class RequestCode(IntEnum):
-    """What a request asks for; those that the door answers, sends or refuses by name."""
+    """What a request asks for; those that the door answers, sends or refuses by name, and those that we send."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -33,9 +33,13 @@ class RequestCode(IntEnum):
     NOTIFY_CONSUMER_IDS_CHANGED = 40
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
+    GET_ALL_CONSUMER_OFFSET = 43
+    GET_ALL_DELAY_OFFSET = 45
     CHECK_CLIENT_CONFIG = 46
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
+    REGISTER_BROKER = 103
+    UNREGISTER_BROKER = 104
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200

@@ -1,0 +1,81 @@
+"""Where the bytes of a running broker's commit log come from; the follower knows nothing else of a source.
+
+Two give them: the protocol by which a broker's slave copies (:mod:`~tierlog.tiering.rocketmq.remote_log`), and the
+broker's store directory (:mod:`~tierlog.tiering.rocketmq.broker_directory`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tierlog.tiering.base.errors import NotFoundError, UnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """Physical offsets of a broker's log, as they are now: its first byte, and the byte behind its last."""
+
+    min_offset: int
+    max_offset: int
+
+
+class SourceLostError(UnavailableError):
+    """The source gives nothing more; :meth:`LogSource.begin` may find it again."""
+
+
+class OffsetGoneError(NotFoundError):
+    """The broker's log does not have the wanted offset: it has removed it, or it ends before it."""
+
+    def __init__(self, offset: int, bounds: LogBounds, *, path: str | None = None) -> None:
+        super().__init__(
+            f"the broker's log is [{bounds.min_offset}, {bounds.max_offset}) and does not go on at {offset}", path=path
+        )
+        self.offset = offset
+        self.min_offset = bounds.min_offset
+        self.max_offset = bounds.max_offset
+
+
+class LogSource(Protocol):
+    """The bytes of one broker's log, from an offset on. For one thread; :meth:`close` may be called from any.
+
+    Every call may raise :class:`SourceLostError`, after which only :meth:`begin` and :meth:`close` may be called.
+    """
+
+    segment_bytes: int
+    """The size of the broker's segments."""
+
+    def bounds(self) -> LogBounds:
+        """Returns where the broker's log begins and ends now."""
+        ...
+
+    def begin(self, offset: int) -> None:
+        """Makes ``offset`` what :meth:`read` gives next; connects again where the protocol needs it.
+
+        To be called with what is durable here: whoever acts as a replica acknowledges everything below. Raises
+        :class:`OffsetGoneError` if the broker's log has neither this byte nor ends there.
+        """
+        ...
+
+    def read(self, wait_s: float) -> memoryview | bytes:
+        """Returns the next bytes, in order, of one segment, cut anywhere; ``b""`` if none came within ``wait_s``.
+
+        They are valid until the next call of this. What lies behind a segment's blank record may be given or left out.
+        """
+        ...
+
+    def position(self) -> int:
+        """Returns the physical offset of the first byte that was read last, or of the next one before any was."""
+        ...
+
+    def report(self, durable: int) -> None:
+        """Says below which offset everything is durable here."""
+        ...
+
+    def settled(self) -> int:
+        """Returns the offset below which the broker does not take bytes back, as far as it can be known."""
+        ...
+
+    def close(self) -> None:
+        """Ends a read that waits, too; idempotent."""
+        ...
