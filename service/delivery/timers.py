@@ -77,6 +77,8 @@ RECALLED = "TIMER_DEL_UNIQKEY"
 _ENQUEUE_MS, _DEQUEUE_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
 _ROLL_TIMES = "TIMER_ROLL_TIMES"
 _RECALL_TAG = "_RECALL_TAG_"
+#: What a property text has that asks for a delay; all of them have the first one.
+_HINT = b"DEL"
 _HINTS = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
 
 _S, _MIN = 1_000, 60_000
@@ -125,7 +127,7 @@ def scheduled(
     A level (``DELAY``) counts before a time, as with RocketMQ. Raises :class:`InvalidRequestError` for a delay that is
     no number or longer than ``max_delay_ms``.
     """
-    if topic == TIMER_TOPIC or not any(hint in properties for hint in _HINTS):
+    if _HINT not in properties or topic == TIMER_TOPIC or not any(hint in properties for hint in _HINTS):
         return None
     found = decode_properties(properties)
     if OUT_MS in found:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from tierlog.service.engine.append_results import Appended
@@ -26,7 +27,7 @@ _MOST_BYTES, _MOST_SENDS = 8 << 20, 4_096
 #: Beside the body and the properties.
 _SEND_BYTES = 256
 
-#: Takes the places of a send's messages, or why there are none; on the thread that appends.
+#: Takes the places of a send's messages, or why there are none.
 Done = Callable[[Sequence[Appended] | BaseException], object]
 
 
@@ -74,10 +75,19 @@ class _Batch:
 class SharedSends:
     """Appends what clients send. Thread safe."""
 
-    def __init__(self, store: Store, at_turn_end: Callable[[Callable[[], object]], object]) -> None:
-        """``at_turn_end`` runs something when all that has come by now was looked at."""
+    def __init__(
+        self,
+        store: Store,
+        at_turn_end: Callable[[Callable[[], object]], object],
+        tell: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """``at_turn_end`` runs something when all that has come by now was looked at.
+
+        ``tell`` is called on the thread that appends, once an append, and runs where ``done`` of its sends are called.
+        """
         self._store = store
         self._at_turn_end = at_turn_end
+        self._tell = tell
         self._changed = threading.Condition(threading.Lock())
         self._waiting: deque[_Batch] = deque()
         self._is_told = self._is_closed = False
@@ -137,32 +147,32 @@ class SharedSends:
 
     def _append(self, batch: _Batch) -> bool:
         """Appends for all; whether they were told, as they are not if another's message may be what was refused."""
+        found: list[Appended] | BaseException
         try:
-            rows = list(self._store.append(batch.messages, Durability.FLUSHED))
+            found = list(self._store.append(batch.messages, Durability.FLUSHED))
         except StoreError as error:  # none of it is in the log, or the store is read-only now
             if len(batch.sends) > 1:
                 return False
-            _tell(batch.sends[0][2], error)
-        except BaseException as error:  # whatever ended the append: each client waits for an answer, and this thread
-            for _, _, done in batch.sends:  # goes on for the others
-                _tell(done, error)
-        else:
-            for _, places, done in batch.sends:
-                _tell(done, rows[places.start : places.stop])
+            found = error
+        except BaseException as error:  # whatever ended the append: each client waits, and this thread goes on
+            found = error
+        self._tell(partial(_tell_all, batch.sends, found))
         return True
 
     def _append_alone(self, sent: Sent, done: Done) -> None:
         messages = self._store.client_messages()
         try:
             sent.add_to(messages)
-            found: Sequence[Appended] | BaseException = list(self._store.append(messages, Durability.FLUSHED))
+            found: list[Appended] | BaseException = list(self._store.append(messages, Durability.FLUSHED))
         except BaseException as error:  # of this client alone: the next ones wait for this thread
             found = error
-        _tell(done, found)
+        self._tell(partial(_tell_all, [(sent, range(len(messages)), done)], found))
 
 
-def _tell(done: Done, found: Sequence[Appended] | BaseException) -> None:
-    try:
-        done(found)
-    except Exception:
-        _LOG.exception("a send could not be answered")
+def _tell_all(sends: Sequence[tuple[Sent, range, Done]], found: list[Appended] | BaseException) -> None:
+    """Tells each of the sends of one append what became of its messages."""
+    for _, places, done in sends:
+        try:
+            done(found if isinstance(found, BaseException) else found[places.start : places.stop])
+        except Exception:
+            _LOG.exception("a send could not be answered")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -78,11 +77,9 @@ class Sends:
         self._parts = parts
         self._max_delay_ms = parts.settings.produce.max_delay_ms
         self._loop = asyncio.get_running_loop()
-        self._shared = SharedSends(parts.store, self._loop.call_soon)
+        self._shared = SharedSends(parts.store, self._loop.call_soon, self._on_loop)
         self._turn = count()
         self._bytes = 0
-        self._done: deque[tuple[asyncio.Future[_Outcome], _Outcome]] = deque()
-        self._is_told = False
 
     def start(self) -> None:
         """Appends from now on."""
@@ -166,7 +163,7 @@ class Sends:
         """Has a message appended; the future never has an error, so that nobody has to look at it."""
         outcome: asyncio.Future[_Outcome] = self._loop.create_future()
         try:
-            self._shared.add(sent, partial(self._tell, outcome))
+            self._shared.add(sent, partial(_settle, outcome))
         except Exception as error:
             outcome.set_result(error)
         return outcome
@@ -180,17 +177,12 @@ class Sends:
         queues = self._parts.store.queues_of(one.topic)
         return queue_of_group(one.message_group, queues) if one.message_group else next(self._turn) % queues
 
-    def _tell(self, outcome: asyncio.Future[_Outcome], found: _Outcome) -> None:
-        """Hands on, from the thread that appends, what became of a message: all of one append in one turn."""
-        self._done.append((outcome, found))
-        if not self._is_told:
-            self._is_told = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                self._loop.call_soon_threadsafe(self._settle)
+    def _on_loop(self, tell: Callable[[], object]) -> None:
+        """Tells all senders of one append in one turn, from the thread that appends."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(tell)
 
-    def _settle(self) -> None:
-        self._is_told = False  # first: whoever comes now tells again
-        while self._done:
-            outcome, found = self._done.popleft()
-            if not outcome.done():
-                outcome.set_result(found)
+
+def _settle(outcome: asyncio.Future[_Outcome], found: _Outcome) -> None:
+    if not outcome.done():
+        outcome.set_result(found)

@@ -151,7 +151,7 @@ class RemotingDoor:
         self.buffer = bytearray(_READ_BYTES)
         self.tls = None if tls is None else tls.context
         self.requires_tls = settings.serve.tls_client_ca is not None
-        sends = SharedSends(store, self.call_soon)
+        sends = SharedSends(store, self.call_soon, self.call_soon)
         self._polls = LongPolls(self.loop, self.call_soon, settings.serve.max_long_polls)
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
@@ -171,6 +171,8 @@ class RemotingDoor:
         self._in_work = 0
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
+        #: Connections that have something to send.
+        self._to_flush: list[Connection] = []
         self._is_woken = False
         self._is_stopping = self._is_writing_offsets = False
         self._thread = threading.Thread(target=self._run, name="tierlog-rocketmq", daemon=True)
@@ -276,6 +278,17 @@ class RemotingDoor:
             to_do.popleft()()
 
     # what a connection asks of its owner
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Has a connection send what it has when all that has come by now was looked at."""
+        if not self._to_flush:
+            self.loop.call_soon(self._flush)
+        self._to_flush.append(connection)
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, []
+        for connection in to_flush:
+            connection.flush()
 
     def took(self, count: int) -> bool:
         """Counts bytes of requests of all connections; whether there may be more."""
@@ -388,7 +401,7 @@ class RemotingDoor:
         lane.under_way -= 1
 
     def _reply(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             self._send(connection, frame, size, answer)
         else:
             made = sum(map(len, _parts_of(answer)))
@@ -403,11 +416,14 @@ class RemotingDoor:
 
     def _send(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
         if not frame.is_oneway and not connection.is_closed:
-            parts = _parts_of(answer)
             head = Frame(
                 int(answer.code), frame.opaque, _RESPONSE, answer.fields, remark=answer.remark, form=frame.form
             )
-            connection.send([encode_head(head, sum(map(len, parts))), *parts], answer.release)
+            if answer.body == b"":
+                connection.send((encode_head(head, 0),), answer.release)
+            else:
+                parts = _parts_of(answer)
+                connection.send([encode_head(head, sum(map(len, parts))), *parts], answer.release)
         elif answer.release is not None:
             answer.release()
         connection.ended(size)
@@ -419,7 +435,7 @@ class RemotingDoor:
 
 
 def _parts_of(answer: RemotingAnswer) -> Sequence[Buffer]:
-    return [answer.body] if isinstance(answer.body, bytes | memoryview) else answer.body
+    return [answer.body] if isinstance(answer.body, (bytes, memoryview)) else answer.body
 
 
 class _DoorListener(Listener):

@@ -43,6 +43,9 @@ class Doors:
     remoting: str
     grpc: str
     url: str = ""
+    #: Of Apache RocketMQ: where its broker itself listens, and its process.
+    broker_port: int = 0
+    pid: int = 0
 
 
 @dataclass
@@ -180,15 +183,15 @@ def tierlog_server(folder: Path, **settings: str) -> Iterator[TierlogServer]:
 
 
 @contextlib.contextmanager
-def real_server(built: Path, folder: Path) -> Iterator[Doors]:
-    """Apache RocketMQ in a process of its own."""
+def real_server(built: Path, folder: Path, *settings: str) -> Iterator[Doors]:
+    """Apache RocketMQ in a process of its own; settings of the broker, ``name=value``, count instead of the tests'."""
     nameserver, broker, _, availability, grpc = ports = [free_port() for _ in range(5)]
     # a broker also takes the port two below its own
     assert broker - 2 not in ports
-    arguments: Sequence[str] = [str(folder), *map(str, (nameserver, broker, availability, grpc))]
+    arguments: Sequence[str] = [str(folder), *map(str, (nameserver, broker, availability, grpc)), *settings]
     with java_program(class_path(built), "RealServer", folder, arguments=arguments) as program:
         program.ask("up?", limit_s=_ANSWER_LIMIT_S)
-        yield Doors(f"127.0.0.1:{nameserver}", f"127.0.0.1:{grpc}")
+        yield Doors(f"127.0.0.1:{nameserver}", f"127.0.0.1:{grpc}", broker_port=broker, pid=program.pid)
 
 
 def body_of(key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 
 from tierlog.service.access.caller import Scope
@@ -52,7 +52,10 @@ _LONG = {
 _SHORT = {name: name for name in _LONG}
 _INT32_END = 1 << 31
 #: The property of a message whose producer says later what became of it.
-_PREPARED = f"{VALUE_END}TRAN_MSG{NAME_END}true{VALUE_END}"
+_PREPARED_NAME = "TRAN_MSG"
+_PREPARED = f"{VALUE_END}{_PREPARED_NAME}{NAME_END}true{VALUE_END}"
+_UNIQUE = UNIQ_KEY + NAME_END
+_LATER_UNIQUE = VALUE_END + _UNIQUE
 _QUEUES_OF_GROUP = 1
 #: The next queue for a client that leaves the choice to the broker.
 _turn = count()
@@ -103,7 +106,7 @@ def _send(call: RemotingCall) -> RemotingAnswer | None:
         born_host=call.connection.host, reconsume_times=reconsumed,
     )  # fmt: skip
     more = {"transactionId": unique_key(text)}
-    if not is_batch and _PREPARED in f"{VALUE_END}{text}{VALUE_END}":
+    if not is_batch and _PREPARED_NAME in text and _PREPARED in f"{VALUE_END}{text}{VALUE_END}":
         sent = _half(call, sent)
     elif not topic.startswith(DEAD_LETTER_PREFIX):
         sent, more = _delayed(call, sent, more)
@@ -189,12 +192,18 @@ def _answer_back(call: RemotingCall, found: Sequence[Appended] | BaseException) 
 
 def check_may_send(call: RemotingCall, topic: str) -> None:
     """Raises :class:`ForbiddenError` or :class:`InvalidRequestError` unless the caller may send to the topic."""
-    validate_topic(topic)
-    check_may_write(topic)
-    if is_group_topic(topic):
+    if _is_of_group(topic):
         call.caller.check(Scope.READ)  # who consumes gives back what it could not do
     else:
         call.caller.check(Scope.PRODUCE, topic)
+
+
+@lru_cache(maxsize=1024)
+def _is_of_group(topic: str) -> bool:
+    """Whether a topic that clients may write to is a group's own; errors, as for any other name, are not kept."""
+    validate_topic(topic)
+    check_may_write(topic)
+    return is_group_topic(topic)
 
 
 def _queues(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
@@ -242,11 +251,10 @@ def sent_answer(found: Sequence[Appended], more: Mapping[str, str]) -> RemotingA
 
 def unique_key(properties: str) -> str:
     """Returns the client's own id of a message, out of its property text; empty if it has none."""
-    name = UNIQ_KEY + NAME_END
-    at = 0 if properties.startswith(name) else properties.find(VALUE_END + name) + 1
-    if not at and not properties.startswith(name):
+    at = 0 if properties.startswith(_UNIQUE) else properties.find(_LATER_UNIQUE) + 1
+    if not at and not properties.startswith(_UNIQUE):
         return ""
-    begin = at + len(name)
+    begin = at + len(_UNIQUE)
     end = properties.find(VALUE_END, begin)
     return properties[begin:] if end < 0 else properties[begin:end]
 

@@ -253,7 +253,7 @@ class _Sender:
     def __init__(self, store: Store) -> None:
         self.told: dict[bytes, Sequence[Appended] | BaseException] = {}
         self._all = threading.Condition()
-        self.sends = SharedSends(store, lambda begin: begin())
+        self.sends = SharedSends(store, lambda begin: begin(), lambda tell: tell())
         self.sends.start()
 
     def add(self, topic: str, body: bytes) -> None:
