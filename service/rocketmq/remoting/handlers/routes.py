@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import QUEUES_OF_GROUP, RETRY_PREFIX, is_group_topic
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
 from tierlog.service.rocketmq.remoting.codes import RequestCode
 from tierlog.service.rocketmq.topics import AUTO_CREATE_TOPIC, may_write
 from tierlog.tiering.base.errors import ForbiddenError, TopicNotFoundError
+from tierlog.tiering.message.batch import validate_topic
 
 #: Bits of a topic's permission: others inherit it, reading, writing.
 _INHERIT, _READ, _WRITE = 1, 4, 2
@@ -19,13 +21,21 @@ MASTER_ID = 0
 
 @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, lane=CallLane.LOOP)
 def route_of_topic(call: RemotingCall) -> RemotingAnswer:
-    """Answers with the one broker and the topic's queues."""
+    """Answers with the one broker and the topic's queues.
+
+    A group's topic of retries has a route before it is there, which it is from the group's first heartbeat on. A new
+    group's client asks once before that heartbeat, and again half a minute later: it would get what failed only then.
+    """
     topic, broker = call.text("topic"), call.broker
-    if not (call.caller.may(Scope.READ, topic) or call.caller.may(Scope.PRODUCE, topic)):
+    read = call.caller.may(Scope.READ, None if is_group_topic(topic) else topic)
+    if not (read or call.caller.may(Scope.PRODUCE, topic)):
         raise ForbiddenError(f"{call.caller.name!r} has no right to topic {topic[:300]!r}")
     if topic == AUTO_CREATE_TOPIC and broker.settings.create_topics:
         return RemotingAnswer.of_json(route(broker, broker.settings.hot.default_queues, _INHERIT | _READ | _WRITE))
     queues = broker.store.find_queues(topic)
+    if queues is None and topic.startswith(RETRY_PREFIX):
+        validate_topic(topic)
+        queues = QUEUES_OF_GROUP
     if queues is None:
         raise TopicNotFoundError(f"No topic route info in name server for the topic: {topic[:300]}")
     return RemotingAnswer.of_json(route(broker, queues, _READ | (_WRITE if may_write(topic) else 0)))
