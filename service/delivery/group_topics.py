@@ -19,6 +19,8 @@ from tierlog.tiering.format.record import CHECKSUM_BYTES, MAX_PROPERTIES_BYTES, 
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+#: Queues of each of them, where remoting clients have them made.
+QUEUES_OF_GROUP = 1
 RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 #: Ours: what a consumer said when it gave the message back last.

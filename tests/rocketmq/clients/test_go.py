@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.rocketmq.real_clients import RealClient, body_of, fresh, keys, names
+from tests.support.rocketmq.real_clients import BEGIN_MS, RealClient, body_of, fresh, keys, names
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -46,4 +46,4 @@ def test_with_broadcasting_every_member_gets_everything(go: RealClient) -> None:
         go.consumer(topic, group, kind="broadcast") as first,
         go.consumer(topic, group, kind="broadcast") as second,
     ):
-        assert keys(first(8, 60_000)) == keys(second(8, 60_000)) == names("all", 8)
+        assert keys(first(8, BEGIN_MS)) == keys(second(8, BEGIN_MS)) == names("all", 8)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import QUEUES_OF_GROUP, RETRY_PREFIX, is_group_topic
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
 from tierlog.service.rocketmq.topics import AUTO_CREATE_TOPIC, may_write
 from tierlog.tiering.base.errors import ForbiddenError, TopicNotFoundError
+from tierlog.tiering.message.batch import validate_topic
 from tierlog.tiering.rocketmq.codes import RequestCode
 
 #: Bits of a topic's permission: others inherit it, reading, writing.
@@ -19,15 +21,23 @@ MASTER_ID = 0
 
 @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, lane=CallLane.LOOP)
 def route_of_topic(call: RemotingCall) -> RemotingAnswer:
-    """Answers with the one broker and the topic's queues."""
+    """Answers with the one broker and the topic's queues.
+
+    A group's topic of retries has a route before it is there, which it is from the group's first heartbeat on. A new
+    group's client asks once before that heartbeat, and again half a minute later: it would get what failed only then.
+    """
     topic, broker = call.text("topic"), call.broker
     # who may produce any topic may ask where one that is not there yet would be: sending it decides
-    asked = None if topic == AUTO_CREATE_TOPIC else topic
-    if not (call.caller.may(Scope.READ, asked) or call.caller.may(Scope.PRODUCE, asked)):
+    produced = None if topic == AUTO_CREATE_TOPIC else topic
+    read = None if is_group_topic(topic) else produced
+    if not (call.caller.may(Scope.READ, read) or call.caller.may(Scope.PRODUCE, produced)):
         raise ForbiddenError(f"{call.caller.name!r} has no right to topic {topic[:300]!r}")
     if topic == AUTO_CREATE_TOPIC and broker.settings.create_topics:
         return RemotingAnswer.of_json(route(broker, broker.settings.hot.default_queues, _INHERIT | _READ | _WRITE))
     queues = broker.store.find_queues(topic)
+    if queues is None and topic.startswith(RETRY_PREFIX):
+        validate_topic(topic)
+        queues = QUEUES_OF_GROUP
     if queues is None:
         raise TopicNotFoundError(f"No topic route info in name server for the topic: {topic[:300]}")
     return RemotingAnswer.of_json(route(broker, queues, _READ | (_WRITE if may_write(topic) else 0)))

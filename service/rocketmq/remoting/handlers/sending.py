@@ -10,6 +10,7 @@ from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import (
     DEAD_LETTER_PREFIX,
     FIRST_RETRY_LEVEL,
+    QUEUES_OF_GROUP,
     RETRY_PREFIX,
     dead_letter_topic,
     is_group_topic,
@@ -56,7 +57,6 @@ _PREPARED_NAME = "TRAN_MSG"
 _PREPARED = f"{VALUE_END}{_PREPARED_NAME}{NAME_END}true{VALUE_END}"
 _UNIQUE = UNIQ_KEY + NAME_END
 _LATER_UNIQUE = VALUE_END + _UNIQUE
-_QUEUES_OF_GROUP = 1
 #: The next queue for a client that leaves the choice to the broker.
 _turn = count()
 
@@ -175,7 +175,7 @@ def send_back(call: RemotingCall) -> RemotingAnswer | None:
         text = properties_of_dead_letter(record)
     else:
         text = properties_of_retry(record, level or FIRST_RETRY_LEVEL + record.reconsume_times)
-    store.make_topic(topic, _QUEUES_OF_GROUP, may_make=True)
+    store.make_topic(topic, QUEUES_OF_GROUP, may_make=True)
     sent = Sent(
         topic=topic, queue_id=0, body=record.body, properties=text, flag=record.flag, sys_flag=record.sys_flag,
         born_ms=record.born_ms, born_host=record.born_host, reconsume_times=record.reconsume_times + 1,
@@ -218,7 +218,7 @@ def _queues(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
     if call.lane is CallLane.LOOP:
         raise OnLaneError(CallLane.APPEND)
     most = settings.hot.default_queues
-    made = _QUEUES_OF_GROUP if is_of_group else min(max(1, wanted or most), most)
+    made = QUEUES_OF_GROUP if is_of_group else min(max(1, wanted or most), most)
     store.make_topic(topic, made, may_make=True)
     return store.find_queues(topic) or made
 

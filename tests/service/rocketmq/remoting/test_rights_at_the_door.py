@@ -71,6 +71,15 @@ def test_who_may_produce_a_topic_makes_it_by_sending_as_clients_do(world: Remoti
     assert world.store.find_queues("stock") is None
 
 
+def test_who_may_read_some_topic_finds_the_retries_of_its_group(world: RemotingWorld) -> None:
+    with connected(world, "other") as other:
+        assert other.route("%RETRY%billing")["queueDatas"][0]["readQueueNums"] == 1
+        other.heartbeat("billing", topics={"other": "*", "%RETRY%billing": "*"})
+        assert other.route("%RETRY%billing")["queueDatas"][0]["readQueueNums"] == 1
+        foreign = other.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "shop-1"})
+        assert foreign.code == ResponseCode.NO_PERMISSION
+
+
 def test_a_topic_is_for_who_may_administer_it_and_each_change_is_recorded(world: RemotingWorld, tmp_path: Path) -> None:
     with connected(world, "shop") as shop, connected(world, "ops") as ops:
         for code, fields in (
