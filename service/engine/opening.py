@@ -81,6 +81,18 @@ def door_address(settings: Settings, listen: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def door_addresses(settings: Settings) -> dict[str, str]:
+    """Returns ``host:port`` of the doors that are set, by protocol, as clients of RocketMQ are told."""
+    doors = {"remoting": settings.rocketmq.listen, "grpc": settings.rocketmq.grpc_listen}
+    return {name: host_and_port(door_address(settings, listen)) for name, listen in doors.items() if listen is not None}
+
+
+def host_and_port(address: tuple[str, int]) -> str:
+    """Returns an address as one text; an IPv6 address stands in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _resolved(host: str) -> bytes:
     """Returns the address of a host; this machine's first one for a name that cannot be looked up."""
     with contextlib.suppress(ValueError):

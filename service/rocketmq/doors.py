@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
+from tierlog.service.cluster.table_view import TableView
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
-from tierlog.service.engine.opening import door_address
+from tierlog.service.engine.opening import door_address, host_and_port
 from tierlog.service.engine.store import Store
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
 from tierlog.service.rocketmq.remoting.handlers.transactions import ProducersOfDoor
 from tierlog.service.rocketmq.transaction_checks import TransactionChecks
@@ -83,11 +85,13 @@ class Doors:
         control: AccessControl,
         *,
         audit: AuditLog | None = None,
+        cluster: TableView | None = None,
         clock: Clock | None = None,
         tell: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
     ) -> Iterator[Deliveries]:
         """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate.
 
+        ``cluster`` knows the stores that clients find beside this one; None for a store that is alone.
         Gives the store's deliveries, which all that serves it shares.
         """
         clock = clock or SystemClock()
@@ -95,6 +99,7 @@ class Doors:
         timers = Timers(store, clock, SystemRandomness())
         deliveries.start()
         transactions = Transactions(store, clock, max_delay_ms=settings.produce.max_delay_ms)
+        others = OtherStores(cluster, settings.cluster, clock)
         checks = TransactionChecks(store, transactions, clock, SystemRandomness())
         try:
             timers.start()  # with the doors shut too: messages with a delay come by REST as well
@@ -103,25 +108,26 @@ class Doors:
                 address = door_address(settings, where)
                 door = RemotingDoor(
                     listening, store, settings, clock,
-                    deliveries=deliveries, timers=timers, transactions=transactions, address=_text(address),
-                    control=control, audit=audit, tls=ServerTls.of(settings.serve),
+                    deliveries=deliveries, timers=timers, transactions=transactions, others=others,
+                    address=host_and_port(address), control=control, audit=audit, tls=ServerTls.of(settings.serve),
                 )  # fmt: skip
                 door.start()
                 checks.doors.append(ProducersOfDoor(door.broker).ask)
                 self._opened.append(door)
-                tell(f"tierlog: RocketMQ clients at {_text(address)}")
+                tell(f"tierlog: RocketMQ clients at {host_and_port(address)}")
             placeholder, where = self._sockets.pop("grpc_listen", None), settings.rocketmq.grpc_listen
             if placeholder is not None and where is not None:
                 address = door_address(settings, where)
                 grpc_door = _grpc_door_class()(
                     store, settings, clock,
-                    deliveries=deliveries, timers=timers, transactions=transactions, address=address, control=control,
+                    deliveries=deliveries, timers=timers, transactions=transactions, others=others,
+                    address=address, control=control,
                 )  # fmt: skip
                 placeholder.close()  # it has kept the port, which gRPC binds itself
                 grpc_door.start()
                 checks.doors.append(grpc_door.ask)
                 self._opened.append(grpc_door)
-                tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
+                tell(f"tierlog: RocketMQ clients of gRPC at {host_and_port(address)}")
             if checks.doors:
                 checks.start()
             yield deliveries
@@ -185,8 +191,3 @@ def _needs_grpc() -> Iterator[None]:
         raise InvalidRequestError(
             f"rocketmq.grpc_listen needs a library: {error}", hint="pip install 'tierlog[grpc]'"
         ) from error
-
-
-def _text(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -31,6 +31,7 @@ from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.engine.opening import door_addresses
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED
 from tierlog.service.observing.logs import configure_logs
@@ -87,7 +88,10 @@ def join_cluster(
     address, objects = settings.cluster.address, engine.archive_objects
     if address is None or objects is None:
         return None
-    own = OwnNode(engine.store_id, address, engine.volume_id, engine.own_epoch, engine.groups.all_committed)
+    own = OwnNode(
+        engine.store_id, address, engine.volume_id, engine.own_epoch, engine.groups.all_committed,
+        door_addresses(settings),
+    )  # fmt: skip
     return TableView(
         objects, clock or SystemClock(), randomness or SystemRandomness(),
         refresh_ms=settings.cluster.refresh_ms, own=own, max_groups=settings.cluster.max_groups,
@@ -126,7 +130,9 @@ def serve(
             if cluster is not None:
                 cluster.start(first_look_s=process.settings.cluster.ask_timeout_ms / 1000)
             prepare(engine)
-            with process.doors.of(engine, process.settings, process.control, audit=audit) as deliveries:
+            with process.doors.of(
+                engine, process.settings, process.control, audit=audit, cluster=cluster
+            ) as deliveries:
                 process.answer(engine, audit, cluster, ready, deliveries=deliveries)
         finally:
             _last_resort(process.stopping)

@@ -21,6 +21,7 @@ from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.topics import is_system_topic
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError
@@ -219,6 +220,7 @@ class DoorParts:
     deliveries: Deliveries
     timers: Timers
     transactions: Transactions
+    others: OtherStores
     lanes: DoorLanes
     #: ``host`` and ``port`` that clients are told where nothing else was set.
     address: tuple[str, int]

@@ -20,6 +20,7 @@ from tierlog.service.rocketmq.grpc.routes import Routes
 from tierlog.service.rocketmq.grpc.sends import Sends
 from tierlog.service.rocketmq.grpc.server import Answering, GrpcServer
 from tierlog.service.rocketmq.grpc.transactions import TransactionEnds
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.message.stored_message import StoredMessage
 
@@ -39,6 +40,7 @@ class GrpcDoor:
         deliveries: Deliveries,
         timers: Timers,
         transactions: Transactions,
+        others: OtherStores,
         address: tuple[str, int] | None = None,
         control: AccessControl | None = None,
     ) -> None:
@@ -55,6 +57,7 @@ class GrpcDoor:
                     deliveries=deliveries,
                     timers=timers,
                     transactions=transactions,
+                    others=others,
                     lanes=lanes,
                     address=told,
                     waits=waits,

@@ -33,6 +33,7 @@ from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.access import SignedAccess
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import (
     HANDLERS,
@@ -136,6 +137,7 @@ class RemotingDoor:
         deliveries: Deliveries,
         timers: Timers,
         transactions: Transactions,
+        others: OtherStores,
         address: str,
         control: AccessControl,
         audit: AuditLog | None = None,
@@ -158,7 +160,7 @@ class RemotingDoor:
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
             polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
             transactions=transactions, audit=audit, call_soon=self.call_soon,
-            modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)),
+            modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)), others=others,
         )  # fmt: skip
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []

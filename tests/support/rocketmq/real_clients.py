@@ -145,10 +145,11 @@ def spring_client(
 class TierlogServer:
     """Our own service with both doors open, killed and begun again at the same addresses."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, store_id: str | None = None, **settings: str) -> None:
+        """With ``store_id`` it is a store of its own beside others of the same folder."""
         self.doors = Doors(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
         self.cold_url = f"file://{folder / 'cold'}"
-        self.root = folder / "store"
+        self.root = folder / (store_id or "store")
         own = {
             "TIERLOG_ROCKETMQ_LISTEN": self.doors.remoting,
             "TIERLOG_ROCKETMQ_GRPC_LISTEN": self.doors.grpc,
@@ -156,7 +157,8 @@ class TierlogServer:
             "TIERLOG_ROCKETMQ_FIFO_GROUPS": FIFO_GROUPS,
             "TIERLOG_ROCKETMQ_LONG_POLL_MS": str(_LONG_POLL_MS),
         }
-        self._node = Node(self.root, self.cold_url, "", settings={**own, **settings})
+        flags = () if store_id is None else ("--store-id", store_id)
+        self._node = Node(self.root, self.cold_url, "", flags, settings={**own, **settings})
         self.doors.url = self._node.url
 
     def start(self) -> None:
@@ -175,9 +177,9 @@ class TierlogServer:
 
 
 @contextlib.contextmanager
-def tierlog_server(folder: Path, **settings: str) -> Iterator[TierlogServer]:
+def tierlog_server(folder: Path, store_id: str | None = None, **settings: str) -> Iterator[TierlogServer]:
     """One that runs, and is killed in the end."""
-    server = TierlogServer(folder, **settings)
+    server = TierlogServer(folder, store_id, **settings)
     try:
         server.start()
         yield server
