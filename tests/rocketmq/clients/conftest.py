@@ -23,7 +23,18 @@ from tests.support.rocketmq.real_clients import (
     tierlog_server,
 )
 from tests.tools.cache import ToolMissingError
-from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, JAVA_SPRING, NODE, PYTHON, ClientProgram, built, command_of
+from tests.tools.rocketmq_clients import (
+    GO,
+    JAVA_4_9,
+    JAVA_5,
+    JAVA_GRPC,
+    JAVA_SPRING,
+    NODE,
+    PYTHON,
+    ClientProgram,
+    built,
+    command_of,
+)
 
 __all__ = ["shell"]
 _HERE = Path(__file__).parent
