@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -166,7 +167,7 @@ def consuming(
     languages: dict[str, SharedClient], topics: Topics, groups: str
 ) -> Iterator[tuple[dict[str, Wait], dict[str, Wait]]]:
     """A consumer in order and a concurrent one in each language that consumes, each in a group of its own."""
-    failing = {"fail": 1, "failing": "7-0", "level": 1, "max_attempts": 16}
+    failing: Json = {"fail": 1, "failing": "7-0", "level": 1, "max_attempts": 16}
     with contextlib.ExitStack() as stack:
         in_order, at_once = {}, {}
         for name in _CONSUMING:
@@ -187,6 +188,14 @@ def eventually(what: Callable[[], object]) -> None:
 
 def places(messages: list[Json], queue: str, offset: str) -> set[tuple[int, int]]:
     return {(message[queue], message[offset]) for message in messages}
+
+
+def undelivered(stored: set[tuple[int, int]], wait: Wait) -> set[tuple[int, int]]:
+    return stored - places(wait(0, 0), "queue", "offset")
+
+
+def undone(jobs: set[str], wait: Wait) -> set[str]:
+    return jobs - {message["key"] for message in wait(0, 0) if message["done"]}
 
 
 def fired(url: str, topic: str) -> Counter[str]:
@@ -235,12 +244,12 @@ def test_kills_lose_nothing_acknowledged_keep_order_and_repeat_nothing_after_a_c
         eventually(lambda: committed - set(fired(url, topics.payments)))
         stored = places(pulled(url, topics.work), "queue_id", "queue_offset")
         for wait in in_order.values():
-            eventually(lambda wait=wait: stored - places(wait(0, 0), "queue", "offset"))
+            eventually(partial(undelivered, stored, wait))
             check_order(wait(0, 0))
         jobs = set(fired(url, topics.jobs))
         assert {key for sender in senders for key in sender.jobs} <= jobs
         for wait in at_once.values():
-            eventually(lambda wait=wait: jobs - {message["key"] for message in wait(0, 0) if message["done"]})
+            eventually(partial(undone, jobs, wait))
         quiet = -1
         while quiet != (quiet := sum(len(wait(0, 0)) for wait in at_once.values())):
             time.sleep(2.5)  # what failed may have been given back twice, and comes a second later

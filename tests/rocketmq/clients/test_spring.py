@@ -107,8 +107,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogServer]
     entry = f"shop:{sha256(_TOKEN.encode()).hexdigest()}/{_SECRET}:produce,read,admin:shop-*"
     with tierlog_server(tmp_path_factory.mktemp("guarded"), TIERLOG_ACCESS_TOKENS=entry) as server:
         for topic in _TOPICS.values():
-            put = {"method": "PUT", "Authorization": f"Bearer {_TOKEN}"}
-            ask(server.doors.url, f"/v1/topics/{topic}", {"queues": 4}, **put)
+            path, token = f"/v1/topics/{topic}", f"Bearer {_TOKEN}"
+            ask(server.doors.url, path, {"queues": 4}, "PUT", Authorization=token)
         yield server
 
 
