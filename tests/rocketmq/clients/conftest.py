@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,20 +94,18 @@ def java_4_9(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def spring() -> Path:
-    """Where the Spring Boot application is built."""
-    return _built(JAVA_SPRING)
+def folder_of() -> Callable[[ClientProgram], Path]:
+    """Where a program is built; a test that asks is skipped where a tool is missing that builds it."""
+    return _built
 
 
 @pytest.fixture(scope="session")
-def shop(
-    doors: Doors, java_5: RealClient, spring: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SpringShop]:
+def shop(doors: Doors, java_5: RealClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpringShop]:
     """A Spring Boot application with the starter 2.3.5; its topics are there when its listeners begin."""
     topics = {name: fresh(f"shop-{name}") for name in ("orders", "steps", "tagged")}
     for topic in topics.values():
         java_5.send(topic, "first")
-    with spring_client(spring, tmp_path_factory.mktemp("spring"), doors.remoting, topics) as shop:
+    with spring_client(_built(JAVA_SPRING), tmp_path_factory.mktemp("spring"), doors.remoting, topics) as shop:
         yield shop
 
 

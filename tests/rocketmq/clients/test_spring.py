@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from tests.support.rocketmq.real_clients import (
     spring_client,
     tierlog_server,
 )
+from tests.tools.rocketmq_clients import JAVA_SPRING, ClientProgram
 
+FolderOf = Callable[[ClientProgram], Path]
 pytestmark = pytest.mark.timeout(400)
 _TOPICS = {name: f"shop-{name}" for name in ("orders", "steps", "tagged")}
 _TOKEN, _SECRET = "a-token-of-the-shop", "the-secret-of-the-shop"
@@ -105,8 +107,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogServer]
     entry = f"shop:{sha256(_TOKEN.encode()).hexdigest()}/{_SECRET}:produce,read,admin:shop-*"
     with tierlog_server(tmp_path_factory.mktemp("guarded"), TIERLOG_ACCESS_TOKENS=entry) as server:
         for topic in _TOPICS.values():
-            put = {"method": "PUT", "Authorization": f"Bearer {_TOKEN}"}
-            ask(server.doors.url, f"/v1/topics/{topic}", {"queues": 4}, **put)
+            path, token = f"/v1/topics/{topic}", f"Bearer {_TOKEN}"
+            ask(server.doors.url, path, {"queues": 4}, "PUT", Authorization=token)
         yield server
 
 
@@ -120,10 +122,10 @@ def keyed(access_key: str, secret: str) -> dict[str, str]:
 
 
 def test_an_application_with_an_access_key_sends_listens_and_makes_the_topics_that_it_may(
-    guarded: TierlogServer, spring: Path, tmp_path: Path
+    guarded: TierlogServer, folder_of: FolderOf, tmp_path: Path
 ) -> None:
     settings = keyed("shop", _SECRET)
-    with spring_client(spring, tmp_path, guarded.doors.remoting, _TOPICS, **settings) as shop:
+    with spring_client(folder_of(JAVA_SPRING), tmp_path, guarded.doors.remoting, _TOPICS, **settings) as shop:
         shop.send(_TOPICS["orders"], "signed", count=3)
         assert keys(shop.received("concurrently", "signed", 3)) == names("signed", 3)
         assert shop.send("shop-new", "first")[0]["status"] == "SEND_OK"
@@ -140,10 +142,10 @@ def test_an_application_with_an_access_key_sends_listens_and_makes_the_topics_th
     ids=["a-wrong-secret", "no-access-key"],
 )
 def test_an_application_without_the_right_secret_is_refused_and_its_log_says_why(
-    guarded: TierlogServer, spring: Path, tmp_path: Path, settings: dict[str, str], said: str
+    guarded: TierlogServer, folder_of: FolderOf, tmp_path: Path, settings: dict[str, str], said: str
 ) -> None:
     with (
-        spring_client(spring, tmp_path, guarded.doors.remoting, _TOPICS, **settings) as shop,
+        spring_client(folder_of(JAVA_SPRING), tmp_path, guarded.doors.remoting, _TOPICS, **settings) as shop,
         pytest.raises(ClientError, match="No route info of this topic"),
     ):
         shop.send(_TOPICS["orders"], "unsigned")
