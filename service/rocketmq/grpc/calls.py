@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import functools
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
@@ -49,6 +49,8 @@ class GrpcCall:
     write: Callable[[Any], Awaitable[None]]
     #: Seconds until the client gives the call up, None if it has not said.
     time_left: Callable[[], float | None]
+    #: What it sent beside the request, its signature among it.
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def peer_host(self) -> bytes:

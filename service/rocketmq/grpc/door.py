@@ -14,6 +14,7 @@ from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
 from tierlog.service.rocketmq.grpc.clients import GrpcClients
 from tierlog.service.rocketmq.grpc.offsets import Offsets
+from tierlog.service.rocketmq.grpc.passing import PassedCalls
 from tierlog.service.rocketmq.grpc.receives import Receives
 from tierlog.service.rocketmq.grpc.renewals import Renewals
 from tierlog.service.rocketmq.grpc.routes import Routes
@@ -93,7 +94,8 @@ class _StoreAnswers:
     def __init__(self, parts: DoorParts) -> None:
         self._clients = GrpcClients(parts.settings, parts.clock)
         self._renewals = Renewals(parts, self._clients)
-        self._sends = Sends(parts)
+        self._passed = PassedCalls(parts.settings)
+        self._sends = Sends(parts, self._passed)
         routes, offsets = Routes(parts), Offsets(parts)
         self.ends = TransactionEnds(parts, self._clients)
         receives = Receives(parts, self._clients, self._renewals)
@@ -125,3 +127,4 @@ class _StoreAnswers:
 
     async def stop(self, timeout_s: float) -> None:
         self._sends.stop(timeout_s)
+        await self._passed.close()

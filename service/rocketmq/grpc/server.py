@@ -97,7 +97,9 @@ class _Handlers:
     def _call(self, context: Any) -> GrpcCall:
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
         caller = self._access.of_metadata(metadata)
-        return GrpcCall(caller, client_id_of(metadata), context.peer(), context.write, context.time_remaining)
+        return GrpcCall(
+            caller, client_id_of(metadata), context.peer(), context.write, context.time_remaining, metadata
+        )  # fmt: skip
 
 
 async def _not_implemented(request: Any, call: GrpcCall) -> Any:
