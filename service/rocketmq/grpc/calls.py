@@ -161,6 +161,11 @@ class Waits:
         self._events: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
 
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return len(self._events)
+
     async def wait(self, arrived: asyncio.Event, wait_s: float) -> None:
         """Waits until something has arrived, for a time, or until the door closes.
 

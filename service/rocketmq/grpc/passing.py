@@ -107,7 +107,7 @@ class PassedCalls:
         )
 
 
-class Questions:
+class ProducerQuestions:
     """Has a producer at a gateway asked about its transactions, by the store: for as long as its stream is open."""
 
     def __init__(self, passed: PassedCalls, address: str, call: GrpcCall) -> None:

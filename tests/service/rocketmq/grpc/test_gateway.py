@@ -30,7 +30,7 @@ WRONG_USE = 2
 def opened_gateway(url: str, **settings: Any) -> Iterator[str]:
     named = {name.replace("__", "."): value for name, value in settings.items()}
     made = Settings.load(overrides={"rocketmq.grpc_listen": "127.0.0.1:0", **named})
-    with gateway(url, made, AccessControl(made.access, SystemClock())) as where:
+    with gateway(url, made, AccessControl(made.access, SystemClock())) as (where, _):
         yield where
 
 
