@@ -182,7 +182,7 @@ def main() -> None:
             ports: list[int] = []
             for number in (1, 2):
                 ports.append(free_port())
-                flags = ("--role", "gateway", "--stores", f"http://127.0.0.1:{rest}")
+                flags = ("--role", "gateway", "--stores", f"http://127.0.0.1:{rest}", "--port", "0")
                 gateways.append(opened.enter_context(serving(*flags, grpc_port=ports[-1])))
                 processes = {"gateways": list(gateways), "the store": [store]}
                 addresses = [f"127.0.0.1:{each}" for each in ports]

@@ -39,7 +39,13 @@ class RocketmqSettings(SettingGroup):
         description="Name of the cluster that RocketMQ's tools are told.",
     )
     max_connections: int = Field(
-        default=4_096, ge=1, le=1_000_000, description="Connections of both doors at once; a further one is closed."
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Connections of each door at once; a further one is closed. Of the gRPC door, also the clients that are "
+            "known. gRPC's library counts its connections itself, so that doors cannot share a bound."
+        ),
     )
     max_frame_bytes: int = Field(
         default=16 << 20,

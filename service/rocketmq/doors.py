@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog.service.access.audit import AuditLog
@@ -21,6 +21,7 @@ from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.opening import door_address, host_and_port
 from tierlog.service.engine.store import Store
+from tierlog.service.observing.counts import ObservedDoor
 from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
 from tierlog.service.rocketmq.remoting.handlers.transactions import ProducersOfDoor
@@ -32,6 +33,7 @@ from tierlog.tiering.base.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from tierlog.service.rocketmq.grpc.door import GrpcDoor
+    from tierlog.service.rocketmq.grpc.gateway import Gateway
 
 #: Time for what is in work when the doors close.
 _GRACE_S = 2.0
@@ -39,7 +41,7 @@ _GRACE_S = 2.0
 _NAMES = ("listen", "grpc_listen")
 
 
-class _Door(Protocol):
+class _Door(ObservedDoor, Protocol):
     def stop(self, timeout_s: float) -> None: ...
 
 
@@ -137,6 +139,10 @@ class Doors:
             timers.close()
             deliveries.close()
 
+    def observed(self) -> Sequence[ObservedDoor]:
+        """Returns the doors that are open, for metrics."""
+        return tuple(self._opened)
+
     @property
     def remoting(self) -> RemotingDoor:
         """The remoting door, which is open."""
@@ -157,8 +163,8 @@ class Doors:
 
 
 @contextlib.contextmanager
-def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[str]:
-    """Serves producers of gRPC while inside, with the store's service at ``url`` behind; where it listens."""
+def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[tuple[str, Gateway]]:
+    """Serves producers of gRPC while inside, with the store's service at ``url`` behind; where it listens, and it."""
     where = settings.rocketmq.grpc_listen
     if where is None:
         raise InvalidRequestError("a gateway takes gRPC", hint="say where, by rocketmq.grpc_listen")
@@ -166,14 +172,18 @@ def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[st
     control.check_listener(
         host.strip("[]"), hint="`tierlog token --rocketmq` makes an entry for access.tokens_file (docs/access.md)"
     )
-    with _needs_grpc():
-        from tierlog.service.rocketmq.grpc.gateway import Gateway
-    opened = Gateway(url, settings, SystemClock(), control=control)
+    opened = _gateway_class()(url, settings, SystemClock(), control=control)
     opened.start()
     try:
-        yield f"{host}:{opened.port}"
+        yield f"{host}:{opened.port}", opened
     finally:
         opened.stop(_GRACE_S)
+
+
+def _gateway_class() -> type[Gateway]:
+    with _needs_grpc():
+        from tierlog.service.rocketmq.grpc.gateway import Gateway
+    return Gateway
 
 
 def _grpc_door_class() -> type[GrpcDoor]:

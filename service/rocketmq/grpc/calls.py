@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import functools
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
@@ -51,6 +51,8 @@ class GrpcCall:
     write: Callable[[Any], Awaitable[None]]
     #: Seconds until the client gives the call up, None if it has not said.
     time_left: Callable[[], float | None]
+    #: What it sent beside the request, its signature among it.
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def peer_host(self) -> bytes:
@@ -160,6 +162,11 @@ class Waits:
         self.is_stopping = False
         self._events: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return len(self._events)
 
     async def wait(self, arrived: asyncio.Event, wait_s: float, of_client: set[asyncio.Event]) -> None:
         """Waits until something has arrived, for a time, or until the door closes.

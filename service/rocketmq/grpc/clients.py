@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tierlog.service.config.settings import Settings
+from tierlog.service.observing.counts import DoorNumbers
 from tierlog.service.rocketmq.grpc.calls import GrpcCall, full_name, group_name, is_fifo
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.messages import set_milliseconds
@@ -91,6 +92,12 @@ class GrpcClients:
             and client.settings is not None
             and any(full_name(one) == topic for one in client.settings.publishing.topics)
         ]
+
+    def numbers(self, waiting: int) -> DoorNumbers:
+        """Returns who is there, for metrics; ``waiting`` calls wait for messages. From any thread."""
+        known = [client.settings for client in list(self._by_id.values()) if client.settings is not None]
+        groups = [full_name(one.subscription.group) for one in known if one.WhichOneof("pub_sub") == "subscription"]
+        return DoorNumbers(len(self._by_id), len(groups), len(known) - len(groups), len(set(groups)), waiting)
 
     def expire(self) -> None:
         """Forgets clients that are gone."""

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.config.settings import Settings
-from tierlog.service.delivery.timers import recall_handle, scheduled
+from tierlog.service.delivery.timers import RecallHandle, recall_handle, scheduled
 from tierlog.service.delivery.transactions import half_message
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
+from tierlog.service.rocketmq.grpc.passing import PassedCalls, is_passed_on
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.grpc.transactions import transaction_id
 from tierlog.service.rocketmq.shared_sends import Sent, SharedSends
@@ -73,8 +74,10 @@ class _Placed(NamedTuple):
 class Sends:
     """The calls SendMessage and RecallMessage. Used on the loop."""
 
-    def __init__(self, parts: DoorParts) -> None:
+    def __init__(self, parts: DoorParts, passed: PassedCalls) -> None:
+        """``passed`` reaches the doors of the cluster's other stores."""
         self._parts = parts
+        self._passed = passed
         self._max_delay_ms = parts.settings.produce.max_delay_ms
         self._loop = asyncio.get_running_loop()
         self._shared = SharedSends(parts.store, self._loop.call_soon, self._on_loop)
@@ -132,6 +135,9 @@ class Sends:
     async def recall_message(self, request: Any, call: GrpcCall) -> Any:
         """Takes a delayed message back before its time; it is never delivered then."""
         topic = call.topic(request.topic, Scope.PRODUCE)
+        other = self._parts.others.brokers("grpc").get(RecallHandle.decode(request.recall_handle).broker)
+        if other is not None and not is_passed_on(call):
+            return await self._passed.ask(other, "RecallMessage", request, call, by_store=True)
         recall = partial(self._parts.timers.recall, topic, request.recall_handle)
         message_id = await self._parts.lanes.change.run(recall)
         return messages.RecallMessageResponse(status=OK, message_id=message_id)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +33,7 @@ from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
+from tierlog.service.observing.counts import DoorCounts, DoorNumbers, MessageFlow
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.remoting.broker import Broker
@@ -95,6 +97,15 @@ _READ_BYTES = 256 << 10
 _LINGER_S = 2.0
 #: Least bytes of requests in work of one connection, however short its frames may be.
 _LEAST_IN_WORK = 1 << 20
+
+
+#: Bytes of a request that count as in work, and when it came.
+_Begun = tuple[int, float]
+#: Requests that carry messages.
+_FLOWS: Mapping[int, MessageFlow] = {
+    RequestCode.SEND_MESSAGE: "send", RequestCode.SEND_MESSAGE_V2: "send", RequestCode.SEND_BATCH_MESSAGE: "send",
+    RequestCode.PULL_MESSAGE: "receive", RequestCode.LITE_PULL_MESSAGE: "receive", RequestCode.POP_MESSAGE: "receive",
+}  # fmt: skip
 
 
 class _NeedsArchiveError(Exception):
@@ -162,6 +173,8 @@ class RemotingDoor:
             transactions=transactions, audit=audit, call_soon=self.call_soon,
             modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)), others=others,
         )  # fmt: skip
+        #: What metrics tell of it.
+        self.counts = DoorCounts("remoting")
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
         #: The places of its connections.
@@ -309,7 +322,7 @@ class RemotingDoor:
         """Has a request answered."""
         size = len(frame.body) + REQUEST_BYTES
         connection.began(size)
-        reply = partial(self._reply, connection, frame, size)
+        reply = partial(self._reply, connection, frame, (size, self.clock.monotonic_s()))
         handler = HANDLERS.get(frame.code)
         if handler is None:
             reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_refused(frame.code)))
@@ -402,21 +415,23 @@ class RemotingDoor:
     def _left(self, lane: _Lane) -> None:
         lane.under_way -= 1
 
-    def _reply(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
+    def _reply(self, connection: Connection, frame: Frame, begun: _Begun, answer: RemotingAnswer) -> None:
         if threading.get_ident() == self._thread.ident:
-            self._send(connection, frame, size, answer)
+            self._send(connection, frame, begun, answer)
         else:
             made = sum(map(len, _parts_of(answer)))
             connection.announce(made)  # whoever makes the next answer knows of this one
-            self.call_soon(partial(self._send_announced, connection, frame, size, answer, made))
+            self.call_soon(partial(self._send_announced, connection, frame, begun, answer, made))
 
     def _send_announced(
-        self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer, made: int
+        self, connection: Connection, frame: Frame, begun: _Begun, answer: RemotingAnswer, made: int
     ) -> None:
         connection.announce(-made)
-        self._send(connection, frame, size, answer)
+        self._send(connection, frame, begun, answer)
 
-    def _send(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
+    def _send(self, connection: Connection, frame: Frame, begun: _Begun, answer: RemotingAnswer) -> None:
+        size, begun_s = begun
+        sent = 0
         if not frame.is_oneway and not connection.is_closed:
             head = Frame(
                 int(answer.code), frame.opaque, _RESPONSE, answer.fields, remark=answer.remark, form=frame.form
@@ -425,15 +440,50 @@ class RemotingDoor:
                 connection.send((encode_head(head, 0),), answer.release)
             else:
                 parts = _parts_of(answer)
-                connection.send([encode_head(head, sum(map(len, parts))), *parts], answer.release)
+                sent = sum(map(len, parts))
+                connection.send([encode_head(head, sent), *parts], answer.release)
         elif answer.release is not None:
             answer.release()
         connection.ended(size)
+        self.counts.end(_request_name(frame.code), _answer_name(answer.code), received=len(frame.body), sent=sent)
+        if (flow := _FLOWS.get(frame.code)) is not None:
+            self.counts.took(flow, self.clock.monotonic_s() - begun_s)
+
+    def numbers(self) -> DoorNumbers:
+        """What is there now."""
+        clients = self.broker.clients
+        groups = clients.consumer_groups()
+        return DoorNumbers(
+            clients=clients.connected(),
+            consumers=sum(len(clients.consumers(group)) for group in groups),
+            producers=sum(len(clients.producers(group)) for group in clients.producer_groups()),
+            groups=len(groups),
+            waiting=self._polls.waiting,
+            connections=self.places.open,
+            refused={reason: value for (reason,), value in self.places.refused.reading().items()},
+        )
 
     def _tell_members(self, group: str, connections: list[Connection]) -> None:
         fields = {"consumerGroup": group}
         for connection in connections:
             self.call_soon(partial(connection.push, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+
+@functools.cache  # of codes that are handled, and one name for all others
+def _name_of(code: int) -> str:
+    return RequestCode(code).name.lower()
+
+
+def _request_name(code: int) -> str:
+    return _name_of(code) if code in HANDLERS else "other"
+
+
+@functools.cache
+def _answer_name(code: int) -> str:
+    try:
+        return ResponseCode(code).name.lower()
+    except ValueError:
+        return str(code)
 
 
 def _parts_of(answer: RemotingAnswer) -> Sequence[Buffer]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.objects.real_s3 import free_port
-from tests.support.rocketmq.grpc_client import GrpcClient, message, resource
+from tests.support.rocketmq.grpc_client import Code, GrpcClient, message, resource
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import listen
 from tests.support.service.served import served
@@ -21,6 +21,7 @@ from tests.support.stores.engines import tiny_settings
 from tierlog.service.access.control import AccessControl
 from tierlog.service.api.application.process import join_cluster
 from tierlog.service.cluster.table_view import TableView
+from tierlog.service.delivery.timers import RecallHandle
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.doors import Doors
 from tierlog.service.rocketmq.grpc.protocol import enums
@@ -200,6 +201,23 @@ def test_consumers_that_leave_it_to_the_broker_get_queues_of_every_store(cluster
             assert assigned(member, "c@0") == [("a", 0), ("a", 1), ("b", 0)]
             assert assigned(member, "c@1") == [("b", 1), ("b", 2)]
             assert assigned(member, "c@1", "AVG_BY_CIRCLE") == [("a", 1), ("b", 1)]
+
+
+def test_a_delayed_message_is_called_back_at_the_door_of_any_store(cluster: DoorCluster) -> None:
+    a, b = cluster.members.values()
+    at_ms = SystemClock().now_ms() + 3_600_000
+    with GrpcClient(b.grpc) as client:
+        (entry,) = client.send(message(b"late", message_id="0A", deliver_ms=at_ms)).entries
+    assert RecallHandle.decode(entry.recall_handle).broker == "b"
+    with GrpcClient(a.grpc) as client:
+        answer = client.call("RecallMessage", topic=resource("orders"), recall_handle=entry.recall_handle)
+        assert (answer.status.code, answer.message_id) == (Code.OK, "0A")
+        unknown = RecallHandle("orders", "c", at_ms + 1, "0A").encode()
+        answer = client.call("RecallMessage", topic=resource("orders"), recall_handle=unknown)
+        assert answer.status.code == Code.BAD_REQUEST
+    with GrpcClient(a.grpc, metadata={"tierlog-passed-on": "1"}) as client:
+        answer = client.call("RecallMessage", topic=resource("orders"), recall_handle=entry.recall_handle)
+        assert answer.status.code == Code.BAD_REQUEST, "it is passed on once"
 
 
 def test_a_store_without_doors_is_no_broker(cluster: DoorCluster) -> None:
