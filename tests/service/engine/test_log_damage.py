@@ -179,10 +179,10 @@ def test_a_pull_of_a_damaged_frame_names_the_message_the_object_and_the_next_ste
         except CorruptionError as error:
             failed[offset] = error
     assert 0 < len(failed) < COUNT
-    for offset, found in failed.items():
-        assert found.message.startswith(f"message {offset} of queue orders/0 cannot be read: ")
-        assert found.path == key
-        assert f"a pull from {offset + 1} on" in str(found.hint)
+    for offset, told in failed.items():
+        assert told.message.startswith(f"message {offset} of queue orders/0 cannot be read: ")
+        assert told.path == key
+        assert f"a pull from {offset + 1} on" in str(told.hint)
 
 
 def test_a_service_tells_a_client_which_message_is_damaged_and_the_next_step(world: World) -> None:
