@@ -43,6 +43,7 @@ from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ClosedError,
+    FollowedError,
     InFlightError,
     InvalidHandleError,
     InvalidRequestError,
@@ -713,6 +714,11 @@ class Deliveries:
         reason = self._store.read_only_reason
         if reason is not None:
             raise ReadOnlyError(f"the store is read-only: {reason}")
+        if self._store.is_followed:
+            raise FollowedError(
+                f"store {self._store.store_id} follows a RocketMQ broker, where its groups consume",
+                hint="consume at the broker; here a queue is pulled by offset",
+            )
 
     def _is_there(self, name: str) -> bool:
         try:

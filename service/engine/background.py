@@ -155,10 +155,12 @@ class Background:
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
+        after_flush: Callable[[], None],
     ) -> None:
         """``checkpoint`` moves the recovery points; ``index_maintenance`` maintains the index's files.
 
         ``tiers`` are the archiving and removal tasks, run in turn; ``beside`` runs alongside until one of them fails.
+        ``after_flush`` is called after each flush, and must not wait.
         """
         self._hot = hot
         self._checkpoint = checkpoint
@@ -168,6 +170,7 @@ class Background:
         self._settings = settings
         self._clock = clock
         self._stopping = stopping
+        self._after_flush = after_flush
         self._dirty = threading.Event()
         self._behind = threading.Event()
         self._near_end = threading.Event()
@@ -241,6 +244,7 @@ class Background:
             self._clock.wait(self._dirty, self._settings.hot.flush_interval_ms / 1000)
             self._dirty.clear()
             self._unless_read_only(self._hot.flush)
+            self._unless_read_only(self._after_flush)
             self._look_behind()
             self.pull_waiters.look()
 
@@ -356,6 +360,7 @@ def make_background(
     settings: Settings,
     clock: Clock,
     randomness: Randomness,
+    after_flush: Callable[[], None],
 ) -> Background:
     """Makes the threads of a store, not started; a store without a cold tier runs ``remove_due`` beside its index."""
 
@@ -400,4 +405,5 @@ def make_background(
         settings=settings,
         clock=clock,
         stopping=parts.stopping,
+        after_flush=after_flush,
     )

@@ -257,6 +257,11 @@ class TopicRegistry:
         known = KnownTopics(list(self._by_name.values()), self.next_id, self.first_offset)
         TOPICS_FILE.replace(self._fs, self._paths.topics_json, known, self._paths.tmp)
 
+    def take_own_names(self, default_queues: int) -> None:
+        """Takes for new topics only names that ours may have, which get so many queues unless told."""
+        with self._lock:
+            self._validate, self._default_queues = validate_topic, default_queues
+
     def all(self) -> list[Topic]:
         """Topics in the order of their creation, those that were deleted included."""
         with self._lock:

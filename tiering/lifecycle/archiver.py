@@ -61,9 +61,10 @@ class Archiver:
         self._state = state
 
     def waiting(self, head: Head) -> list[Segment]:
-        """Rolled segments that are not published yet, ascending."""
-        last = self._hot.log.last_base
-        return [segment for segment in self._hot.log.segments() if head.archived_to <= segment.base_offset < last]
+        """Rolled segments that are not published yet and may be, ascending."""
+        last, end = self._hot.log.last_base, self._hot.publish_below
+        segments = self._hot.log.segments()
+        return [each for each in segments if head.archived_to <= each.base_offset < last and each.end <= end]
 
     def archive(self, segment: Segment, head: Head) -> Head:
         """Publishes one rolled segment, the first that ``head`` lacks; returns the head that names it.

@@ -77,7 +77,7 @@ class TailWriter:
         self._archived_to = archived_to
         self._check_owner = check_owner
         self._local_step = local_step
-        self._cutter = TailCutter(hot.log, hot.topics)
+        self._cutter = TailCutter(hot)
         self._pieces: deque[PendingTail] = deque()
         self._owner: Head | None = None
         self._chain_end = self._planned = self._wanted = 0
@@ -112,6 +112,11 @@ class TailWriter:
             if error is not None:
                 raise error
             return False
+
+    @property
+    def reach(self) -> int:
+        """No tail of this volume has anything at or above this offset."""
+        return self._mark.end
 
     @property
     def wanted(self) -> int:
@@ -258,7 +263,7 @@ class TailWriter:
             self.changed.notify_all()
 
     def _may_plan(self) -> bool:
-        if self._owner is None or self._broken is not None or self._planned >= min(self._wanted, self._hot.log.flushed):
+        if self._owner is None or self._broken is not None or self._planned >= min(self._wanted, self._hot.publishable):
             return False
         on_their_way = sum(piece.state is not _State.STORED for piece in self._pieces)
         begins_segment = self._planned % self._hot.log.segment_bytes == 0
@@ -282,6 +287,22 @@ class TailWriter:
         self._planned = cut.end
         self._next_start_s = now_s + self._options.interval_ms / 1000
         return piece
+
+
+class TailSource(Protocol):
+    """A log that tails are cut from, as a store has it."""
+
+    log: CommitLog
+
+    @property
+    def topics(self) -> TopicSource:
+        """Returns the topics of its records."""
+        ...
+
+    @property
+    def publishable(self) -> int:
+        """Returns the physical offset below which tails may have it; a record ends there."""
+        ...
 
 
 class TopicSource(Protocol):
@@ -309,30 +330,32 @@ class TailCut:
 
 
 class TailCutter:
-    """Cuts what is flushed into pieces for tails: whole records, each verified, never across a segment's end.
+    """Cuts what may be published into pieces for tails: whole records, each verified, never across a segment's end.
 
     Used by one thread at a time.
     """
 
-    def __init__(self, log: CommitLog, topics: TopicSource) -> None:
-        self._log = log
-        self._topics = topics
+    def __init__(self, source: TailSource) -> None:
+        self._source = source
+        self._log = source.log
+        self._topics = source.topics
         self._table = TopicTable([])
         self._known = -1
         self._closed: tuple[int, int] = -1, 0
 
     def available(self, position: int) -> int:
-        """Flushed bytes behind ``position`` in its segment, a closed segment's zeros not counted."""
-        return self._data_end(position) - position
+        """Bytes that may be published behind ``position`` in its segment, a closed segment's zeros not counted."""
+        return self._data_end(position, self._source.publishable) - position
 
     def cut(self, position: int, max_bytes: int) -> TailCut:
-        """The next piece from ``position``, where something is flushed; :class:`CorruptionError` if that is damaged.
+        """The next piece from ``position``, where there is one; :class:`CorruptionError` if that is damaged.
 
         At most ``max_bytes`` long unless a single record is longer.
         """
         segment = self._log.segment_of(position)
-        is_closed = self._is_closed(position)
-        start, data_end = position - segment.base_offset, self._data_end(position) - segment.base_offset
+        end = self._source.publishable
+        is_closed = end >= segment.end
+        start, data_end = position - segment.base_offset, self._data_end(position, end) - segment.base_offset
         limit = min(data_end, start + max_bytes)
         found, used = self._scan(segment.data, start, limit, segment.base_offset)
         if found.position == start and limit < data_end and found.stop is ScanStop.INVALID:
@@ -352,17 +375,14 @@ class TailCutter:
     def payload(self, first: int, end: int) -> ByteArray:
         """Returns the log's bytes of a range as a tail has them: fewer than the range where a segment was closed."""
         segment = self._log.segment_of(first)
-        data_end = min(end, self._data_end(first)) - segment.base_offset
+        data_end = min(end, self._data_end(first, self._log.flushed)) - segment.base_offset
         return segment.data[first - segment.base_offset : max(data_end, first - segment.base_offset)]
 
-    def _is_closed(self, position: int) -> bool:
-        return self._log.flushed >= self._log.segment_of(position).end
-
-    def _data_end(self, position: int) -> int:
-        """Returns the flushed end in a segment; in a closed one where its zeros begin."""
+    def _data_end(self, position: int, end: int) -> int:
+        """Returns the end in a segment of a log that ends at ``end``; in a closed one where its zeros begin."""
         segment = self._log.segment_of(position)
-        if not self._is_closed(position):
-            return max(position, self._log.flushed)
+        if end < segment.end:
+            return max(position, end)
         if self._closed[0] != segment.base_offset:
             self._closed = segment.base_offset, segment.base_offset + _without_zeros(segment.data)
         return max(position, self._closed[1])
