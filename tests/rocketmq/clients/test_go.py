@@ -35,7 +35,7 @@ def test_an_orderly_consumer_gets_each_queue_in_order_and_waits_for_what_failed(
 def test_what_failed_is_delivered_again_and_says_how_often(go: RealClient) -> None:
     topic = fresh("go-failing")
     go.send(topic, "work", count=3)
-    got = go.consumed(topic, fresh("go-group"), 3, fail=2, failing="-1", level=1, max_attempts=5)
+    got = go.consumed(topic, fresh("go-group"), 3, fail=2, failing="-1", level=1, max_attempts=5, limit_ms=BEGIN_MS)
     assert [message["attempts_before"] for message in got if message["key"] == "work-1"] == [0, 1, 2]
 
 
