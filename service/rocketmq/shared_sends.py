@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from tierlog.service.engine.append_results import Appended
@@ -24,11 +25,14 @@ from tierlog.tiering.message.client_messages import ClientMessages
 _LOG = logging.getLogger("tierlog")
 #: Bytes and messages from which on those who come share the append after the next.
 _MOST_BYTES, _MOST_SENDS = 8 << 20, 4_096
+#: Turns of the loop without another send, after which those that have come are appended.
+_IDLE_TURNS = 3
 #: Beside the body and the properties.
 _SEND_BYTES = 256
 
 #: Takes the places of a send's messages, or why there are none.
 Done = Callable[[Sequence[Appended] | BaseException], object]
+_Outcomes = Sequence[tuple[Done, Sequence[Appended] | BaseException]]
 
 
 class Sent(NamedTuple):
@@ -73,7 +77,12 @@ class _Batch:
 
 
 class SharedSends:
-    """Appends what clients send. Thread safe."""
+    """Appends what clients send. Thread safe.
+
+    Who was answered may send again at once, and so be in the next append with those who came meanwhile. So before that
+    one begins, the loop goes round as long as that brings more, until as many have come as were in the last. It waits
+    for nobody: a few turns that bring nothing end it, which take microseconds.
+    """
 
     def __init__(
         self,
@@ -81,17 +90,21 @@ class SharedSends:
         at_turn_end: Callable[[Callable[[], object]], object],
         tell: Callable[[Callable[[], object]], object],
     ) -> None:
-        """``at_turn_end`` runs something when all that has come by now was looked at.
+        """``at_turn_end`` runs something on the loop when all that has come by now was looked at.
 
-        ``tell`` is called on the thread that appends, once an append, and runs where ``done`` of its sends are called.
+        ``tell`` runs something on the loop too, for the thread that appends: there ``done`` of all sends of an append
+        are called in one turn.
         """
         self._store = store
         self._at_turn_end = at_turn_end
         self._tell = tell
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
         self._waiting: deque[_Batch] = deque()
-        self._is_told = self._is_closed = False
-        self._may_begin = False
+        #: Whether something is being appended, or will be.
+        self._is_busy = self._is_closed = False
+        #: Sends in the last append, those that had come at the last turn, and turns since that brought none.
+        self._company = self._seen = self._idle_turns = 0
+        self._work: SimpleQueue[_Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tierlog-rocketmq-append", daemon=True)
 
     def start(self) -> None:
@@ -100,79 +113,91 @@ class SharedSends:
 
     def stop(self, timeout_s: float) -> None:
         """Takes no more, and appends what is there as far as there is time. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
+            while self._waiting:
+                self._work.put(self._waiting.popleft())
+        self._work.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def add(self, sent: Sent, done: Done) -> None:
         """Has it appended, and ``done`` called; raises what is wrong with it, which nobody else's messages feel."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise ClosedError("the service is stopping")
             if not self._waiting or self._waiting[-1].is_full:
                 self._waiting.append(_Batch(self._store.client_messages()))
             batch = self._waiting[-1]
-            places = sent.add_to(batch.messages)
+            try:
+                places = sent.add_to(batch.messages)
+            except BaseException:
+                if not batch.sends:
+                    self._waiting.pop()
+                raise
             batch.sends.append((sent, places, done))
             batch.bytes += len(sent.body) + len(sent.properties or b"") + _SEND_BYTES
-            is_first = not self._is_told
-            self._is_told = True
-        if is_first:
+            was_busy, self._is_busy = self._is_busy, True
+        if not was_busy:
             self._at_turn_end(self._begin)
 
     def _begin(self) -> None:
-        with self._changed:
-            self._may_begin = True
-            self._changed.notify_all()
+        """Hands the next batch to the thread, on the loop, or looks for company first."""
+        with self._lock:
+            if not self._waiting:
+                self._is_busy = False
+                return
+            waits = self._waits_for_company(self._waiting[0])
+            if not waits:
+                self._work.put(self._waiting.popleft())
+        if waits:
+            self._at_turn_end(self._begin)
+
+    def _waits_for_company(self, batch: _Batch) -> bool:
+        count = len(batch.sends)
+        self._idle_turns = 0 if count > self._seen else self._idle_turns + 1
+        self._seen = count
+        if count < self._company and not batch.is_full and self._idle_turns < _IDLE_TURNS:
+            return True
+        self._company, self._seen, self._idle_turns = count, 0, 0
+        return False
+
+    # the thread that appends
 
     def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            if not self._append(batch):
-                for sent, _, done in batch.sends:
-                    self._append_alone(sent, done)
+        while (batch := self._work.get()) is not None:
+            outcomes = self._append(batch)
             del batch
+            self._tell(partial(self._told, outcomes))
+            del outcomes
 
-    def _next(self) -> _Batch | None:
-        """Waits for the next batch; None at the end. Whoever comes from now on shares the next one."""
-        with self._changed:
-            if not self._waiting:
-                self._is_told = self._may_begin = False
-            while not (self._waiting and (self._may_begin or self._is_closed)):
-                if self._is_closed and not self._waiting:
-                    return None
-                self._changed.wait()
-            return self._waiting.popleft()
-
-    def _append(self, batch: _Batch) -> bool:
-        """Appends for all; whether they were told, as they are not if another's message may be what was refused."""
-        found: list[Appended] | BaseException
+    def _append(self, batch: _Batch) -> _Outcomes:
+        """Appends for all; each alone if another's message may be what was refused."""
         try:
-            found = list(self._store.append(batch.messages, Durability.FLUSHED))
+            rows = list(self._store.append(batch.messages, Durability.FLUSHED))
         except StoreError as error:  # none of it is in the log, or the store is read-only now
             if len(batch.sends) > 1:
-                return False
-            found = error
+                return [(done, self._append_alone(sent)) for sent, _, done in batch.sends]
+            return [(done, error) for _, _, done in batch.sends]
         except BaseException as error:  # whatever ended the append: each client waits, and this thread goes on
-            found = error
-        self._tell(partial(_tell_all, batch.sends, found))
-        return True
+            return [(done, error) for _, _, done in batch.sends]
+        return [(done, rows[places.start : places.stop]) for _, places, done in batch.sends]
 
-    def _append_alone(self, sent: Sent, done: Done) -> None:
+    def _append_alone(self, sent: Sent) -> Sequence[Appended] | BaseException:
         messages = self._store.client_messages()
         try:
             sent.add_to(messages)
-            found: list[Appended] | BaseException = list(self._store.append(messages, Durability.FLUSHED))
+            return list(self._store.append(messages, Durability.FLUSHED))
         except BaseException as error:  # of this client alone: the next ones wait for this thread
-            found = error
-        self._tell(partial(_tell_all, [(sent, range(len(messages)), done)], found))
+            return error
 
+    # the loop again
 
-def _tell_all(sends: Sequence[tuple[Sent, range, Done]], found: list[Appended] | BaseException) -> None:
-    """Tells each of the sends of one append what became of its messages."""
-    for _, places, done in sends:
-        try:
-            done(found if isinstance(found, BaseException) else found[places.start : places.stop])
-        except Exception:
-            _LOG.exception("a send could not be answered")
+    def _told(self, outcomes: _Outcomes) -> None:
+        for done, found in outcomes:
+            try:
+                done(found)
+            except Exception:
+                _LOG.exception("a send could not be answered")
+        # after those who were answered, so that what they send next is in one append
+        self._at_turn_end(self._begin)

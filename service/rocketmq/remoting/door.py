@@ -164,7 +164,7 @@ class RemotingDoor:
         self.buffer = bytearray(_READ_BYTES)
         self.tls = None if tls is None else tls.context
         self.requires_tls = settings.serve.tls_client_ca is not None
-        sends = SharedSends(store, self.call_soon, self.call_soon)
+        sends = SharedSends(store, self._at_turn_end, self.call_soon)
         self._polls = LongPolls(self.loop, self.call_soon, settings.serve.max_long_polls)
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
@@ -291,6 +291,13 @@ class RemotingDoor:
         to_do = self._to_do
         while to_do:
             to_do.popleft()()
+
+    def _at_turn_end(self, work: Callable[[], object]) -> None:
+        """Runs ``work`` when the loop has looked at all that has come; from any thread."""
+        if threading.get_ident() == self._thread.ident:
+            self.loop.call_soon(work)
+        else:
+            self.call_soon(work)
 
     # what a connection asks of its owner
 

@@ -87,9 +87,8 @@ class FakeBroker:
                         return
 
     def _answered(self, frame: Frame) -> bytes:
-        code, fields, body = self.answers.get(frame.code, lambda _: (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, {}, b""))(
-            frame
-        )
+        known = self.answers.get(frame.code)
+        code, fields, body = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, {}, b"") if known is None else known(frame)
         return encode_frame(Frame(code, frame.opaque, int(FrameFlag.RESPONSE), fields, body))
 
 

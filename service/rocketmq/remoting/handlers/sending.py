@@ -51,7 +51,8 @@ _LONG = {
     "m": "batch",
 }  # fmt: skip
 _SHORT = {name: name for name in _LONG}
-_INT32_END = 1 << 31
+#: What most numbers of a header are.
+_SMALL = {str(number): number for number in range(64)}
 #: The property of a message whose producer says later what became of it.
 _PREPARED_NAME = "TRAN_MSG"
 _PREPARED = f"{VALUE_END}{_PREPARED_NAME}{NAME_END}true{VALUE_END}"
@@ -91,7 +92,9 @@ def _send(call: RemotingCall) -> RemotingAnswer | None:
         most = _number(fields, names["l"], call.broker.settings.rocketmq.max_attempts)
         if reconsumed > most:
             topic = DEAD_LETTER_PREFIX + topic.removeprefix(RETRY_PREFIX)
-    queues = _queues(call, topic, _number(fields, names["d"], 0), fields.get(names["c"], AUTO_CREATE_TOPIC))
+    queues = call.broker.store.find_queues(topic)
+    if queues is None:
+        queues = _made(call, topic, _number(fields, names["d"], 0), fields.get(names["c"], AUTO_CREATE_TOPIC))
     queue_id = _number(fields, names["e"], -1)
     if queue_id >= queues:
         return refusal(
@@ -206,12 +209,9 @@ def _is_of_group(topic: str) -> bool:
     return is_group_topic(topic)
 
 
-def _queues(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
-    """Returns the topic's number of queues; a topic that is not there yet is made, on another lane."""
+def _made(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
+    """Makes a topic that is not there, on another lane, and returns its number of queues."""
     store, settings = call.broker.store, call.broker.settings
-    queues = store.find_queues(topic)
-    if queues is not None:
-        return queues
     is_of_group = is_group_topic(topic)
     if not is_of_group and not (settings.create_topics and like == AUTO_CREATE_TOPIC):
         raise TopicNotFoundError(f"topic[{topic}] not exist, apply first please!")
@@ -261,8 +261,9 @@ def unique_key(properties: str) -> str:
 
 def _number(fields: Mapping[str, str], name: str, default: int | None) -> int:
     value = fields.get(name)
-    if value is None or value == "":
+    if not value:
         if default is None:
             raise InvalidRequestError(f"the field {name} is missing")
         return default
-    return parse_number(name, value)
+    found = _SMALL.get(value)
+    return parse_number(name, value) if found is None else found
