@@ -101,6 +101,33 @@ def begin_log(
     return manifest.commit(change, head)
 
 
+def go_on_with_log(
+    manifest: ManifestStore, head: Head, *, volume_id: str, fenced: Takeover, segment_bytes: int, randomness: Randomness
+) -> Head:
+    """Commits that the log of ``volume_id``, which follows a broker, begins where the archive ends; it jumps nowhere.
+
+    Offsets are given by the broker: whatever the volume before it had at an offset, its successor gets there too.
+    """
+    reader = manifest.reader()
+    before = manifest.state(reader, head)
+    topics = []
+    for topic in before.topics:
+        archived = _archived_ends(manifest, reader, head, before, topic)
+        queues = max(topic.queues, *(each + 1 for each in archived), 0)
+        ends = tuple(archived.get(queue_id, before.first_offset) for queue_id in range(queues))
+        topics.append(replace(topic, queues=queues, ends=ends))
+    state = replace(
+        before, topics=tuple(topics), volume_id=volume_id, log_end=head.archived_to, log_begin=head.archived_to,
+        next_topic_id=before.next_topic_id + TOPIC_ID_STEP, segment_bytes=before.segment_bytes or segment_bytes,
+        takeovers=(*before.takeovers, fenced), followed=True,
+    )  # fmt: skip
+    begun_s = manifest.begin_upload()
+    data = state.encode()
+    key = manifest.keys.state(randomness.token_hex(8))
+    ref = ObjectRef(key, len(data), put_verified(manifest.objects, key, data), len(data))
+    return manifest.commit(ManifestChange(state=ref, begun_s=begun_s), head)
+
+
 def _store_gaps(manifest: ManifestStore, head: Head, gaps: list[QueueGap], randomness: Randomness) -> ObjectRef:
     data = encode_gaps(gaps)
     key = manifest.keys.page("gaps", head.version + 1, randomness.token_hex(4))
