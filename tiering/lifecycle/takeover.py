@@ -86,7 +86,7 @@ def begin_log(
         segment_bytes=segment_bytes,
         takeovers=(*before.takeovers, fenced),
     )
-    gaps = _merged(manifest.gaps(reader, head), [gap for plan in planned for gap in plan.gaps])
+    gaps = merged_gaps(manifest.gaps(reader, head), [gap for plan in planned for gap in plan.gaps])
     begun_s = manifest.begin_upload()
     data = state.encode()
     key = manifest.keys.state(randomness.token_hex(8))
@@ -95,7 +95,7 @@ def begin_log(
         indexed_to=begin,
         log_gaps=((head.archived_to, begin),),
         state=ObjectRef(key, len(data), put_verified(manifest.objects, key, data), len(data)),
-        gaps=_store_gaps(manifest, head, gaps, randomness) if gaps else None,
+        gaps=store_gaps(manifest, head, gaps, randomness) if gaps else None,
         begun_s=begun_s,
     )
     return manifest.commit(change, head)
@@ -128,7 +128,8 @@ def go_on_with_log(
     return manifest.commit(ManifestChange(state=ref, begun_s=begun_s), head)
 
 
-def _store_gaps(manifest: ManifestStore, head: Head, gaps: list[QueueGap], randomness: Randomness) -> ObjectRef:
+def store_gaps(manifest: ManifestStore, head: Head, gaps: list[QueueGap], randomness: Randomness) -> ObjectRef:
+    """Stores all declared gaps; whoever commits the reference names them."""
     data = encode_gaps(gaps)
     key = manifest.keys.page("gaps", head.version + 1, randomness.token_hex(4))
     return ObjectRef(key, len(data), put_verified(manifest.objects, key, data), len(data))
@@ -185,7 +186,7 @@ def _archived_ends(
     return found
 
 
-def _merged(before: tuple[QueueGap, ...], added: list[QueueGap]) -> list[QueueGap]:
+def merged_gaps(before: tuple[QueueGap, ...], added: list[QueueGap]) -> list[QueueGap]:
     """Returns all gaps; one that begins inside or right after the last of its queue makes that one longer."""
     gaps = {(gap.topic_id, gap.queue_id, gap.first_missing): gap for gap in before}
     last = {(gap.topic_id, gap.queue_id): gap for gap in sorted(before)}

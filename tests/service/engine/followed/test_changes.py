@@ -11,7 +11,7 @@ from tierlog.index.search.query import Query
 from tierlog.service.engine.followed.changes import begin_again, rewind
 from tierlog.service.engine.followed.store import FollowedStore
 from tierlog.tiering.base.errors import DivergedError, FencedError, InvalidRequestError, StoreMismatchError
-from tierlog.tiering.format.record import decode_record
+from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
 
 
 def _record_at_or_above(log: BrokerLog, position: int) -> int:
@@ -19,6 +19,20 @@ def _record_at_or_above(log: BrokerLog, position: int) -> int:
     while at < position:
         at += decode_record(log.data, at, physical_offset=at).size
     return at
+
+
+def _places(log: BrokerLog, topic: str) -> list[tuple[int, int]]:
+    """The numbers of a topic's messages, and where their records lie."""
+    at, found = 0, []
+    while at < log.end:
+        if log.data[at + 4 : at + 8] == MAGIC_BLANK.to_bytes(4, "big", signed=True):
+            at += SEGMENT_BYTES - at % SEGMENT_BYTES
+            continue
+        record = decode_record(log.data, at, physical_offset=at)
+        if record.topic == topic:
+            found.append((int(record.body.split(b".")[0].split()[1]), at))
+        at += record.size
+    return found
 
 
 def _followed(world: FollowedWorld, log: BrokerLog) -> FollowedStore:
@@ -148,6 +162,8 @@ def test_a_log_goes_on_behind_a_gap_that_answers_name(lost_segments: int) -> Non
     assert not found.coverage.complete
     assert f"[{end}, {begin})" in str(found.coverage.failures)
     assert numbers_of(store.store.query(Query(topic="orders", key="key-197")).messages) == [197]
+    numbers = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
+    assert sorted(numbers) == [number for number, at in _places(log, "orders") if not end <= at < begin]
     first_ms = found.messages[0].record.store_ms
     before = store.store.query(Query(topic="orders", from_ms=first_ms, to_ms=first_ms + 1))
     assert (len(before.messages), before.coverage.complete) == (6, True)
