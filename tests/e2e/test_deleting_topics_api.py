@@ -16,9 +16,9 @@ from tierlog.service.delivery.timers import NOTE_TOPIC, TIMER_TOPIC
 from tierlog.service.delivery.transactions import HALF_TOPIC, OP_TOPIC
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED, WRONG_USE
-from tierlog.service.rocketmq.remoting.codes import RequestCode, ResponseCode
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 
 def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> None:
