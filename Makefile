@@ -42,7 +42,9 @@ ROCKETMQ_TOOLS := $(and $(shell command -v mvn 2>/dev/null),$(shell command -v j
 ifneq ($(ROCKETMQ_TOOLS),)
   TEST_ALL_MARKS += or java
 endif
-# Of RocketMQ's real clients, Go's is built with Go, and Node's fetched by npm; the others need no more than the above.
+# Of RocketMQ's real clients, Go's is built with Go, Rust's with Cargo, and Node's fetched by npm; the others need no more
+# than the above.
+CARGO := $(and $(shell command -v cargo 2>/dev/null),$(shell command -v cc 2>/dev/null))
 NODE := $(and $(shell command -v node 2>/dev/null),$(shell command -v npm 2>/dev/null))
 # The S3 servers are Go programs, built once into the user's cache folder.
 GO := $(shell command -v go 2>/dev/null)
@@ -107,6 +109,10 @@ ifeq ($(ROCKETMQ_TOOLS),)
 endif
 ifeq ($(NODE),)
 	@echo "skipped: Node's client in tests/rocketmq/clients (no npm found)"
+	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
+endif
+ifeq ($(CARGO),)
+	@echo "skipped: Rust's client in tests/rocketmq/clients (no Cargo or no C compiler found)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
 endif
 ifeq ($(CHROMIUM),)

@@ -3,13 +3,17 @@
 ``tierlog serve`` in a process of its own, and a client in another that writes frames made before to plain sockets
 and only counts answers, so that the service is what is measured. Sends are of ``--body`` bytes and answered when they
 are flushed: by 1 and by 64 connections that each wait for their answer, by one that has 256 requests under way, and in
-batches of 500. Pulls are of 4 MiB of records from the page cache; the peer, in turns with them, is a process that sends
-as many bytes of a file in pieces as large by ``sendfile``.
+batches of 500. The peer, in turns with ours, is Apache RocketMQ's broker with SYNC_FLUSH, which gets the same bytes,
+and some seconds of them beforehand, so that Java has compiled itself.
 
-All of it shares the machine: client, service and disk. Beside the rate, the service's own processor time says what one
-core would do.
+Pulls are of 4 MiB of records from the page cache; the peer, in turns with them, is a process that sends as many bytes
+of a file in pieces as large by ``sendfile``.
 
-``PYTHONPATH=. python benchmarks/rocketmq_door.py [--seconds 2] [--runs 5] [--body 100] [--dir build/bench]``
+All of it shares the machine: client, servers and disk. Beside the rate, the processor time of each server says what one
+core would do. With ``--no-peer`` RocketMQ's broker is left out.
+
+``PYTHONPATH=. python benchmarks/rocketmq_door.py [--seconds 2] [--runs 5] [--body 100] [--warm-up 10] [--no-peer]
+[--dir build/bench]``
 """
 
 from __future__ import annotations
@@ -27,10 +31,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Report, Row, in_turns, processor_s
+from tests.support.rocketmq.real_clients import real_server
+from tests.tools.rocketmq_clients import JAVA_5, built
 from tierlog.tiering.rocketmq.codes import RequestCode
 from tierlog.tiering.rocketmq.frames import Frame, FrameReader, encode_frame
 
@@ -180,6 +187,27 @@ class Service:
             self.process.stderr.close()
 
 
+class Broker:
+    """Apache RocketMQ's broker, which flushes before it answers."""
+
+    def __init__(self, port: int, pid: int) -> None:
+        self.port = port
+        self._pid = pid
+
+    @property
+    def cpu_s(self) -> float:
+        """The processor time that it took so far, its nameserver's included."""
+        return processor_s(self._pid)
+
+
+@contextlib.contextmanager
+def real_broker(folder: Path) -> Iterator[Broker]:
+    """Runs RocketMQ with the log files that a broker has unless it is told otherwise."""
+    folder.mkdir()
+    with real_server(built(JAVA_5), folder, f"mappedFileSizeCommitLog={1 << 30}") as doors:
+        yield Broker(doors.broker_port, doors.pid)
+
+
 @contextlib.contextmanager
 def service(root: Path) -> Iterator[Service]:
     """Serves a new store."""
@@ -196,43 +224,58 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--body", type=int, default=100)
     parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--warm-up", type=float, default=10.0)
+    parser.add_argument("--no-peer", action="store_true")
     arguments = parser.parse_args()
     report = Report("rocketmq_door", __doc__.splitlines()[0])
     folder = Path(tempfile.mkdtemp(dir=arguments.dir))
     body = os.urandom(arguments.body)
     try:
-        with service(folder / "store") as running:
-            report_sends(report, running, body, arguments)
+        with contextlib.ExitStack() as opened:
+            running = opened.enter_context(service(folder / "store"))
+            servers: dict[str, Service | Broker] = {"tierlog": running}
+            if not arguments.no_peer:
+                servers["RocketMQ"] = opened.enter_context(real_broker(folder / "peer"))
+            report_sends(report, servers, body, arguments)
             report_pulls(report, running, folder, arguments)
     finally:
         shutil.rmtree(folder)
     report.save()
 
 
-def report_sends(report: Report, running: Service, body: bytes, arguments: argparse.Namespace) -> None:
-    """Adds the rows of sends."""
+def report_sends(
+    report: Report, servers: dict[str, Service | Broker], body: bytes, arguments: argparse.Namespace
+) -> None:
+    """Adds the rows of sends: the rates in turns, and what each server's processor time makes of a core."""
     shapes = (
-        ("sends: one connection that waits", [send_frame(body, 0)], 1, 1, None),
-        ("sends: 64 connections that wait", [send_frame(body, n % 4) for n in range(64)], 1, 1, 8_000),
-        ("sends: one connection with 256 under way", [send_frame(body, 0)], 256, 1, 8_000),
+        ("sends: one connection that waits", [send_frame(body, 0)], 1, 1, None, None),
+        ("sends: 64 connections that wait", [send_frame(body, n % 4) for n in range(64)], 1, 1, 1.0, 8_000),
+        ("sends: one connection with 256 under way", [send_frame(body, 0)], 256, 1, None, 8_000),
         ("sends: batches of 500", [send_frame(client_batch(body, _BATCH), 0, RequestCode.SEND_BATCH_MESSAGE)], 4,
-         _BATCH, 300_000),
+         _BATCH, None, 300_000),
     )  # fmt: skip
-    drive(running.port, [send_frame(body, 0)], 1, 0.5)
-    for what, frames, under_way, messages, target in shapes:
-        of_core: list[float] = []
+    drive(servers["tierlog"].port, [send_frame(body, 0)], 1, 0.5)
+    for name, server in servers.items():
+        warm_up_s = arguments.warm_up if name != "tierlog" else 1.0
+        drive(server.port, [send_frame(body, number % 4) for number in range(64)], 1, warm_up_s)
+    for what, frames, under_way, messages, ratio, of_a_core in shapes:
+        of_core: dict[str, list[float]] = {name: [] for name in servers}
 
-        def side(
-            frames: list[bytes] = frames, under_way: int = under_way, messages: int = messages, of_core: Any = of_core
-        ) -> float:
-            before = running.cpu_s
-            rate = messages * drive(running.port, frames, under_way, arguments.seconds)
-            of_core.append(rate * arguments.seconds / max(0.01, running.cpu_s - before))
+        def turn(
+            name: str, frames: list[bytes] = frames, under_way: int = under_way, messages: int = messages,
+            of_core: dict[str, list[float]] = of_core,
+        ) -> float:  # fmt: skip
+            server = servers[name]
+            before = server.cpu_s
+            rate = messages * drive(server.port, frames, under_way, arguments.seconds)
+            of_core[name].append(rate * arguments.seconds / max(0.01, server.cpu_s - before))
             return rate
 
-        figures = in_turns({"tierlog": side}, arguments.runs)
-        report.add(Row(what, "messages/s", figures, None))
-        report.add(Row(what + ", a core", "messages/s", {"tierlog": of_core[-arguments.runs :]}, target))
+        figures = in_turns({name: partial(turn, name) for name in servers}, arguments.runs)
+        report.add(Row(what, "messages/s", figures, ratio if len(servers) > 1 else None))
+        for name, rates in of_core.items():
+            target = of_a_core if name == "tierlog" else None
+            report.add(Row(f"{what}, a core of {name}", "messages/s", {name: rates[-arguments.runs :]}, target))
 
 
 def report_pulls(report: Report, running: Service, folder: Path, arguments: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ class Caller:
         """Returns whether the caller may do ``scope``, to ``topic`` if one is given."""
         if scope not in self.scopes:
             return False
-        return topic is None or any(fnmatchcase(topic, pattern) for pattern in self.topics)
+        return topic is None or self.is_unlimited or any(fnmatchcase(topic, pattern) for pattern in self.topics)
 
     @property
     def is_unlimited(self) -> bool:

@@ -6,7 +6,7 @@ Read at each scrape, which asks nothing of the archive. What there is, and what 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -19,7 +19,7 @@ from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.store import Store
-from tierlog.service.observing.counts import HttpCounts, StoreCounts
+from tierlog.service.observing.counts import DoorCounts, DoorNumbers, HttpCounts, ObservedDoor, StoreCounts
 from tierlog.service.observing.metric_families import FAMILIES
 from tierlog.service.server.connections import Connections
 from tierlog.tiering.base.telemetry import HistogramReading, Labels
@@ -171,6 +171,49 @@ class HttpCollector(Collector):
         yield _metric("tierlog_build_info", {(_version(), platform.python_version()): 1})
 
 
+class DoorCollector(Collector):
+    """The metrics of the doors for RocketMQ's clients that are open."""
+
+    def __init__(self, doors: Callable[[], Sequence[ObservedDoor]]) -> None:
+        self._doors = doors
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads all numbers."""
+        found = [(one.counts, one.numbers()) for one in self._doors()]
+        if not found:
+            return
+
+        def sums(tally: Callable[[DoorCounts], Mapping[Labels, float]]) -> dict[Labels, float]:
+            return {(one.door, *labels): value for one, _ in found for labels, value in tally(one).items()}
+
+        def now(number: Callable[[DoorNumbers], int]) -> dict[Labels, float]:
+            return {(one.door,): number(numbers) for one, numbers in found}
+
+        moved = sums(lambda one: one.bytes.reading())
+        yield _metric("tierlog_rocketmq_requests", sums(lambda one: one.requests.reading()))
+        yield _histogram(
+            "tierlog_rocketmq_request_seconds",
+            {(one.door, *labels): value for one, _ in found for labels, value in one.seconds.reading().items()},
+        )
+        for direction in ("received", "sent"):
+            values: dict[Labels, float] = {(one.door,): moved[one.door, direction] for one, _ in found}
+            yield _metric(f"tierlog_rocketmq_{direction}_bytes", values)
+        connections: dict[Labels, float] = {
+            (one.door,): numbers.connections for one, numbers in found if numbers.connections is not None
+        }
+        yield _metric("tierlog_rocketmq_connections", connections)
+        refused: dict[Labels, float] = {
+            (one.door, reason): value for one, numbers in found for reason, value in (numbers.refused or {}).items()
+        }
+        yield _metric("tierlog_rocketmq_refused_connections", refused)
+        yield _metric("tierlog_rocketmq_clients", now(lambda numbers: numbers.clients))
+        members: dict[Labels, float] = {(one.door, "consumer"): numbers.consumers for one, numbers in found}
+        members |= {(one.door, "producer"): numbers.producers for one, numbers in found}
+        yield _metric("tierlog_rocketmq_members", members)
+        yield _metric("tierlog_rocketmq_groups", now(lambda numbers: numbers.groups))
+        yield _metric("tierlog_rocketmq_waiting_requests", now(lambda numbers: numbers.waiting))
+
+
 class ClusterCollector(Collector):
     """The metrics of what a process knows of its cluster; none where it is alone."""
 
@@ -206,11 +249,11 @@ def _version() -> str:
 
 
 class Metrics:
-    """Prometheus text of one open store and of the service in front of it."""
+    """Prometheus text of one open store and of the service in front of it; of a gateway, which has none, without it."""
 
     def __init__(
         self,
-        engine: Served,
+        engine: Served | None,
         http: HttpCounts | None = None,
         connections: Connections | None = None,
         answer_bytes: Callable[[], int] = lambda: 0,
@@ -218,18 +261,20 @@ class Metrics:
         max_groups: int = 100,
         cluster: ClusterView | None = None,
         deliveries: Deliveries | None = None,
+        doors: Callable[[], Sequence[ObservedDoor]] = tuple,
     ) -> None:
         self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
         http_collector = HttpCollector(http or HttpCounts(), connections or Connections(0), answer_bytes)
         for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
-            if engine.own_store is not None:
+            if engine is not None and engine.own_store is not None:
                 registry.register(StoreCollector(engine.own_store, most))
             if deliveries is not None:
                 registry.register(DeliveryCollector(deliveries))
-            if engine.fan_out is not None:
+            if engine is not None and engine.fan_out is not None:
                 registry.register(QuerierCollector(engine, engine.fan_out))
             registry.register(http_collector)
             registry.register(ClusterCollector(cluster))
+            registry.register(DoorCollector(doors))
             ProcessCollector(registry=registry)
 
     def text(self, *, with_groups: bool = True) -> bytes:

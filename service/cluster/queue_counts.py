@@ -172,6 +172,11 @@ class QueueCounts:
         with self._changed:
             return {store.store_id: len(queues) for store in self._others() if (queues := store.last_known(topic))}
 
+    def is_answering(self, store_id: str) -> bool:
+        """Whether a store answered when it was asked last, or was not asked yet."""
+        with self._changed:
+            return self._store(store_id).is_answering
+
     def last_known(self, queue: Queue) -> QueueEnds:
         """See :meth:`RemoteQueues.last_known`."""
         with self._changed:

@@ -19,6 +19,7 @@ about one name in n moves, to that store only.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,7 @@ FORMAT = 1
 MAX_TABLE_BYTES = 4 << 20
 _END = 1 << 63
 _KEYS = ("format", "version", "stores", "topics", "closed")
-_ENTRY_KEYS = ("url", "epoch", "volume_id")
+_ENTRY_KEYS = ("url", "epoch", "volume_id", "doors")
 _TRIES = 24
 _FIRST_PAUSE_S = 0.01
 _MOST_PAUSE_S = 0.5
@@ -77,12 +78,15 @@ class StoreEntry:
     url: str
     epoch: int
     volume_id: str
+    doors: Mapping[str, str] = field(default_factory=dict)
+    """By protocol: ``host:port`` at which clients of RocketMQ reach the store."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version has written."""
 
     def to_json(self) -> Json:
         """Returns the JSON form."""
-        return {**self.more, "url": self.url, "epoch": self.epoch, "volume_id": self.volume_id}
+        doors = {"doors": dict(sorted(self.doors.items()))} if self.doors else {}
+        return {**self.more, "url": self.url, "epoch": self.epoch, "volume_id": self.volume_id, **doors}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,10 @@ def _entry(value: object) -> StoreEntry:
     if not isinstance(volume_id, str):
         raise TypeError("a volume id is a text")
     ServiceAddress.parse(url)
-    return StoreEntry(url, _number(fields["epoch"]), volume_id, _without(fields, _ENTRY_KEYS))
+    doors = _object(fields.get("doors", {}))
+    for address in doors.values():
+        _host_and_port(address)
+    return StoreEntry(url, _number(fields["epoch"]), volume_id, doors, _without(fields, _ENTRY_KEYS))
 
 
 def _object(value: object) -> Json:
@@ -228,6 +235,12 @@ def _list(value: object) -> list[object]:
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _END:
         raise ValueError("a number from 0 on was expected")
+    return value
+
+
+def _host_and_port(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r".{1,255}:[0-9]{1,5}", value):
+        raise ValueError("a host and a port were expected")
     return value
 
 

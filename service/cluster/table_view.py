@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tierlog.service.cluster.group_homes import MAX_HOMES, GroupHomes
@@ -40,6 +40,8 @@ class OwnNode:
     epoch: Callable[[], int | None]
     #: Consumer groups that it has had since before it was in a cluster.
     groups: Callable[[], Iterable[str]] = tuple
+    #: By protocol: ``host:port`` at which clients of RocketMQ reach it.
+    doors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,16 @@ class TableView:
         """Whether the table names the store of a topic, so that hashing has no say."""
         return self._seen.table.topics.get(topic) in self._seen.places
 
+    def takes(self, topic: str, store_id: str) -> bool:
+        """Whether clients that choose the store themselves may send messages of a topic to it.
+
+        That is the store that the table names for the topic; where it names none, each that is not closed.
+        """
+        table = self._seen.table
+        if self.is_routed(topic):
+            return table.topics[topic] == store_id
+        return store_id in table.open_stores or store_id not in table.stores
+
     def home_of_group(self, group: str) -> str:
         """Returns the store that keeps a consumer group; the first use asks the bucket, which may raise its error.
 
@@ -250,10 +262,10 @@ class TableView:
         return 0.0 if is_entering else rest_s
 
     def _see(self, table: ClusterTable) -> _Seen:
-        places = {store_id: StorePlace(store_id, entry.url) for store_id, entry in table.stores.items()}
+        places = {store_id: StorePlace(store_id, entry.url, entry.doors) for store_id, entry in table.stores.items()}
         own = self.own
         if own is not None and own.store_id not in places:
-            places[own.store_id] = StorePlace(own.store_id, own.url)
+            places[own.store_id] = StorePlace(own.store_id, own.url, own.doors)
         # a store that is not entered yet gets no topics, because the others do not know it
         return _Seen(table, places, table.open_stores or sorted(places))
 
@@ -283,6 +295,7 @@ class TableView:
         epoch = own.epoch()
         if epoch is None:
             return table
-        changed = table.enter(own.store_id, StoreEntry(str(ServiceAddress.parse(own.url)), epoch, own.volume_id))
+        entry = StoreEntry(str(ServiceAddress.parse(own.url)), epoch, own.volume_id, own.doors)
+        changed = table.enter(own.store_id, entry)
         self._entered = changed.stores[own.store_id]
         return changed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tierlog.tiering.base.errors import UnavailableError
@@ -11,10 +11,11 @@ from tierlog.tiering.base.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store of a cluster and the URL of its service."""
+    """A store of a cluster, the URL of its service, and by protocol where clients of RocketMQ reach it."""
 
     store_id: str
     url: str
+    doors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class ClusterView(Protocol):

@@ -39,7 +39,13 @@ class RocketmqSettings(SettingGroup):
         description="Name of the cluster that RocketMQ's tools are told.",
     )
     max_connections: int = Field(
-        default=4_096, ge=1, le=1_000_000, description="Connections of both doors at once; a further one is closed."
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Connections of each door at once; a further one is closed. Of the gRPC door, also the clients that are "
+            "known. gRPC's library counts its connections itself, so that doors cannot share a bound."
+        ),
     )
     max_frame_bytes: int = Field(
         default=16 << 20,
@@ -74,6 +80,15 @@ class RocketmqSettings(SettingGroup):
         ),
     )
 
+    long_poll_ms: int = Field(
+        default=20_000,
+        ge=1_000,
+        le=60_000,
+        description=(
+            "ms that a call of the gRPC door waits for messages at most, which push consumers are told. Those of Java "
+            "and Node end only when their last call does; a shorter time has more calls."
+        ),
+    )
     consume_at: str | None = Field(
         default=None,
         description=(

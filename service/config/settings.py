@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -194,11 +195,15 @@ class Settings(BaseSettings):
         own = self.hot.model_copy(update={"segment_bytes": None, "queue_file_units": None})
         return self.model_copy(update={"hot": own})
 
+    def with_segments_of(self, segment_bytes: int) -> Settings:
+        """Returns the settings with another size of segments."""
+        return self.model_copy(update={"hot": self.hot.model_copy(update={"segment_bytes": segment_bytes})})
+
     def hot_options(
         self, segment_bytes: int | None = None, queue_file_units: int | None = None, *, foreign: bool = False
     ) -> HotOptions:
         """Makes options of the hot tier; the sizes are what an existing store was made with, and win."""
-        sizes = {
+        sizes: dict[str, Any] = {
             "segment_bytes": segment_bytes or self.hot.segment_bytes,
             "queue_file_units": queue_file_units or self.hot.queue_file_units,
         }

@@ -10,7 +10,8 @@ written about once a second, and at the end. Killed in between: what was acknowl
 message that was given since counts as never given.
 
 A dead letter is appended before its message is taken for done, with a number that is the message's own. Killed in
-between: the message is given or given up again, and the log has its dead letter once.
+between: the message is given or given up again, and the log has its dead letter once. A volume that was restored in
+between looks into the archive for dead letters of messages that are older than itself.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 from tierlog.service.delivery.copies import CopiedMessages
 from tierlog.service.delivery.group_topics import (
+    OldDeadLetters,
     back_off_ms,
     dead_letter_topic,
     origin_topic,
@@ -41,6 +43,7 @@ from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ClosedError,
+    FollowedError,
     InFlightError,
     InvalidHandleError,
     InvalidRequestError,
@@ -128,6 +131,7 @@ class _Group:
         self.queues: dict[_Place, _Queue] = {}
         self.answers: OrderedDict[str, list[HandleFields]] = OrderedDict()
         self.turn = 0
+        self.old_letters = OldDeadLetters(name)
         self.is_dirty = False
         self.was_set_back = False
 
@@ -248,6 +252,8 @@ class Deliveries:
         if not found:
             found = self._from_queues(known, places, asked, limit)
         self._count(first=sum(one.attempt == 1 for one in found), again=sum(one.attempt > 1 for one in found))
+        if found:
+            self._store.wake(by_ms=asked.until_ms)
         if key is not None:
             with known.lock:
                 known.answers[key] = [handle_fields(one.handle) for one in found]
@@ -309,11 +315,13 @@ class Deliveries:
     def _read_given(self, group: _Group, queue: _Queue, given: Sequence[Given], until_ms: int) -> list[Delivery]:
         try:
             messages, read_to = self._read(queue.place, [one.offset for one in given])
-        except BaseException:
+        except BaseException:  # also an exit: who was given what nobody got would keep it from the others
             with group.changed():
                 queue.deliveries.put_back(given, until_ms)
                 # the first could not be read: the others need not wait for it
-                queue.deliveries.postpone(given[0].offset, self._clock.now_ms() + _PAUSE_MS)
+                again_ms = self._clock.now_ms() + _PAUSE_MS
+                queue.deliveries.postpone(given[0].offset, again_ms)
+            self._store.wake(by_ms=again_ms)
             raise
         found: list[Delivery] = []
         for one in given:
@@ -439,8 +447,7 @@ class Deliveries:
         until_ms = self._clock.now_ms() + invisible_ms
         with group.changed():
             queue.deliveries.extend(fields.offset, fields.attempt, fields.invisible_until_ms, until_ms)
-        if invisible_ms == 0:
-            self._store.wake()
+        self._store.wake(by_ms=until_ms)
         return replace(fields, invisible_until_ms=until_ms).text
 
     def nack(self, handle: str, *, delay_ms: int | None = None, reason: str = "") -> None:
@@ -455,13 +462,13 @@ class Deliveries:
             one = queue.deliveries.check(fields.offset, fields.attempt, fields.invisible_until_ms)
             one.reason = reason[:MAX_REASON_CHARACTERS]
             is_last = fields.attempt >= group.max_attempts
+            again_ms = self._clock.now_ms() + (back_off_ms(fields.attempt) if delay_ms is None else delay_ms)
             if not is_last:
-                wait_ms = back_off_ms(fields.attempt) if delay_ms is None else delay_ms
-                queue.deliveries.postpone(fields.offset, self._clock.now_ms() + wait_ms)
+                queue.deliveries.postpone(fields.offset, again_ms)
         if is_last:
             self.forward_to_dead_letters(handle, reason=reason)
         else:
-            self._store.wake()
+            self._store.wake(by_ms=again_ms)
 
     def forward_to_dead_letters(self, handle: str, *, reason: str = "") -> None:
         """Writes a message into the group's dead-letter topic, durably, and takes it for done then."""
@@ -515,8 +522,10 @@ class Deliveries:
             self._append_dead_letter(group, message.record, reason)
         except StoreError as error:
             _LOG.warning("a message of %s/%d cannot become a dead letter of %s: %s", *queue.place, group.name, error)
+            again_ms = self._clock.now_ms() + _PAUSE_MS
             with group.changed():
-                queue.deliveries.postpone(offset, self._clock.now_ms() + _PAUSE_MS)
+                queue.deliveries.postpone(offset, again_ms)
+            self._store.wake(by_ms=again_ms)
             return
         with group.changed():
             queue.deliveries.done(offset)
@@ -524,13 +533,16 @@ class Deliveries:
     def _append_dead_letter(self, group: _Group, record: Record, reason: str) -> None:
         topic = dead_letter_topic(group.name)
         self._store.make_topic(topic, 1, may_make=True)
+        key = IdempotencyKey(_PRODUCER, record.physical_offset, group.name)
+        if group.old_letters.have(self._store, record, key.origin):
+            return
         letter = CopiedMessages()
         letter.add(
             topic, 0, record.body, properties_of_dead_letter(record, reason), flag=record.flag,
             sys_flag=record.sys_flag, born_ms=record.born_ms, born_host=record.born_host,
             reconsume_times=record.reconsume_times + 1,
         )  # fmt: skip
-        self._store.append_unless_known(letter, topic, IdempotencyKey(_PRODUCER, record.physical_offset, group.name))
+        self._store.append_unless_known(letter, topic, key)
         self._count(dead_letters=1)
 
     # the rest
@@ -538,7 +550,7 @@ class Deliveries:
     def watch(self, group: str, topic: str, notify: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Calls ``notify`` once inside the context, on another thread, when there may be something to receive.
 
-        New messages are noticed at once, deliveries whose time is over at the next flush of the log.
+        New messages are noticed at once, and so are deliveries whose time is over.
         """
 
         def has_something(place: _Place) -> bool:
@@ -561,7 +573,20 @@ class Deliveries:
             except StoreError:  # whoever receives gets it
                 return True
 
-        return self._store.watch_until(arrived, notify)
+        def due_ms() -> int | None:
+            now_ms = self._clock.now_ms()
+            try:
+                places, known = self._places(group, topic, ANY_QUEUE), self._known(group)
+            except StoreError:  # as above
+                return None
+            if known is None:
+                return None
+            with known.lock:
+                states = [known.queues[place].deliveries for place in places if place in known.queues]
+                times_ms = [state.next_due_ms(now_ms) for state in states]
+            return min((each for each in times_ms if each is not None), default=None)
+
+        return self._store.watch_until(arrived, notify, due_ms)
 
     def counted(self) -> DeliveryCounts:
         """Returns what was delivered and given up since the store was opened, and how many messages are open."""
@@ -609,7 +634,7 @@ class Deliveries:
                         failure = failure or error
                         group.is_dirty = True
                 self._store.delivery_states.save(noted)
-            except BaseException:
+            except BaseException:  # also an exit: what was not noted is still to be noted
                 for group in groups:
                     group.is_dirty = True
                 raise
@@ -689,6 +714,11 @@ class Deliveries:
         reason = self._store.read_only_reason
         if reason is not None:
             raise ReadOnlyError(f"the store is read-only: {reason}")
+        if self._store.is_followed:
+            raise FollowedError(
+                f"store {self._store.store_id} follows a RocketMQ broker, where its groups consume",
+                hint="consume at the broker; here a queue is pulled by offset",
+            )
 
     def _is_there(self, name: str) -> bool:
         try:

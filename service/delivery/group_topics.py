@@ -7,14 +7,20 @@ where it came from, and ``ORIGIN_MESSAGE_ID``, the id of the first of its copies
 
 from __future__ import annotations
 
-from tierlog.service.delivery.copies import changed_text
+import threading
+
+from tierlog.service.delivery.copies import changed_text, messages_from
 from tierlog.service.delivery.timers import DELAY_LEVEL, LEVELS_MS
+from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.format.properties import NAME_END, STORE_FIELDS, VALUE_END
+from tierlog.tiering.base.types import END_OF_TIME_MS, Boundary
+from tierlog.tiering.format.properties import NAME_END, PRODUCER, SEQUENCE, STORE_FIELDS, VALUE_END
 from tierlog.tiering.format.record import CHECKSUM_BYTES, MAX_PROPERTIES_BYTES, Record
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+#: Queues of each of them, where remoting clients have them made.
+QUEUES_OF_GROUP = 1
 RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 #: Ours: what a consumer said when it gave the message back last.
@@ -94,3 +100,36 @@ def _extended(record: Record, added: dict[str, str], dropped: frozenset[str] | s
         if len(text) + len(piece) <= _MOST_BYTES:  # a text that was full stays as it was rather than be refused
             text += piece
     return text
+
+
+class OldDeadLetters:
+    """The dead letters that earlier volumes of a store wrote for a group, which the archive has. Thread safe.
+
+    A volume that was restored begins with no numbers known, so it looks there before it writes one of a message that is
+    older than itself. Empty in any other volume, and nothing is read.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._lock = threading.Lock()
+        self._numbers: set[int] = set()
+        self._from_ms = END_OF_TIME_MS
+        """They are known of messages that were stored then or later."""
+
+    def have(self, store: Store, record: Record, producer: str) -> bool:
+        """Whether there is one of this record, numbered by its physical offset; raises what a pull raises."""
+        if record.queue_offset >= store.start_of(record.topic, record.queue_id):
+            return False
+        topic = dead_letter_topic(self._group)
+        end = store.start_of(topic, 0)
+        with self._lock:
+            if record.store_ms < self._from_ms:
+                start = store.offset_by_time(topic, 0, record.store_ms, Boundary.LOWER)
+                for message in messages_from(store, topic, 0, start):
+                    if message.record.queue_offset >= end:
+                        break
+                    properties = message.record.properties
+                    if properties.get(PRODUCER) == producer:
+                        self._numbers.add(int(properties[SEQUENCE]))
+                self._from_ms = record.store_ms
+            return record.physical_offset in self._numbers

@@ -104,9 +104,9 @@ class QueueDeliveries:
         """Whether an open message may be given now."""
         return next(self._due(now_ms, topic, self.in_order), None) is not None
 
-    def next_due_ms(self) -> int | None:
-        """Returns when an open message may be given next, at the latest; None if none is open."""
-        return min((one.visible_ms for one in self._open.values() if one.visible_ms), default=None)
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Returns when the next of the open messages that nobody may have now is visible; None if there is none."""
+        return min((one.visible_ms for one in self._open.values() if one.visible_ms > now_ms), default=None)
 
     def take_due(
         self, now_ms: int, until_ms: int, limit: int, *, topic: int | None = 0, in_order: bool = False

@@ -77,6 +77,8 @@ RECALLED = "TIMER_DEL_UNIQKEY"
 _ENQUEUE_MS, _DEQUEUE_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
 _ROLL_TIMES = "TIMER_ROLL_TIMES"
 _RECALL_TAG = "_RECALL_TAG_"
+#: What a property text has that asks for a delay; all of them have the first one.
+_HINT = b"DEL"
 _HINTS = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
 
 _S, _MIN = 1_000, 60_000
@@ -125,7 +127,7 @@ def scheduled(
     A level (``DELAY``) counts before a time, as with RocketMQ. Raises :class:`InvalidRequestError` for a delay that is
     no number or longer than ``max_delay_ms``.
     """
-    if topic == TIMER_TOPIC or not any(hint in properties for hint in _HINTS):
+    if _HINT not in properties or topic == TIMER_TOPIC or not any(hint in properties for hint in _HINTS):
         return None
     found = decode_properties(properties)
     if OUT_MS in found:
@@ -483,7 +485,7 @@ class Timers:
         )
         try:
             yield
-        except BaseException:
+        except BaseException:  # also an exit: what was not appended is still to be delivered
             self._pending, self._waiting, self._recalls, self._done = before
             raise
 
@@ -589,12 +591,22 @@ class Timers:
         if not rows or reading.unread:
             return False
         copies = [
-            _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record)) for message in reading.found.values()
+            _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record))
+            for message in reading.found.values()
+            if not self._is_erased(message.record)
         ]
         with self._taken(TimerRun.of(rows), ()):
             if copies:
                 self._append(copies, is_rolled=True)
         return True
+
+    def _is_erased(self, record: Record) -> bool:
+        """Whether a message was erased, or its topic deleted, while it waited: its next copy lies behind the erasure,
+        which would not hide it."""
+        topic = record.properties.get(REAL_TOPIC)
+        if topic is None or RECALLED in record.properties:
+            return False
+        return self._store.hides(replace(record, topic=topic))
 
     # calling back
 

@@ -50,6 +50,7 @@ from tierlog.tiering.base.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from tierlog.tiering.base.shared_writes import SharedChange, SharedWrites
 from tierlog.tiering.format.properties import TAGS, UNIQ_KEY, decode_properties, encode_properties
 from tierlog.tiering.format.record import TRANSACTION_MASK, Record, SysFlag
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -109,14 +110,13 @@ class _Half:
     checks: int = 0
 
 
-@dataclass(slots=True)
-class _End:
-    """The end of a half message, and how it went for its caller."""
+@dataclass(slots=True, eq=False)
+class _End(SharedChange):
+    """The end of a half message."""
 
     half: Record
     is_commit: bool = False
     is_dropped: bool = False
-    error: BaseException | None = None
 
 
 class _Copy(NamedTuple):
@@ -176,8 +176,7 @@ class Transactions:
         self._timeout_ms, self._check_every_ms, self._max_checks = timeout_ms, check_every_ms, max_checks
         self._max_delay_ms = max_delay_ms
         self._lock = threading.Lock()
-        self._waiting_lock = threading.Lock()
-        self._waiting: list[_End] = []
+        self._ends = SharedWrites(self._write, self._lock)
         self._known: _Known | None = None
 
     def end(
@@ -196,7 +195,7 @@ class Transactions:
         if group is not None and half.properties.get(PRODUCER_GROUP) != group:
             raise InvalidRequestError("the producer group wrong", hint="the one that prepared it ends it")
         if outcome is not TransactionOutcome.UNKNOWN:
-            self._end(_End(half, is_commit=outcome is TransactionOutcome.COMMIT))
+            self._ends.make(_End(half, is_commit=outcome is TransactionOutcome.COMMIT))
 
     def due_checks(self) -> list[StoredMessage]:
         """Returns the half messages whose producers are to be asked now, each of them counted as asked.
@@ -223,7 +222,7 @@ class Transactions:
                         asked.append(message)
         for record in dropped:
             _LOG.warning("the producer of half message %d was asked too often; it is dropped", record.queue_offset)
-            self._end(_End(record, is_dropped=True))
+            self._ends.make(_End(record, is_dropped=True))
         return asked
 
     def open_count(self) -> int:
@@ -291,30 +290,12 @@ class Transactions:
 
     # ending
 
-    def _end(self, mine: _End) -> None:
-        with self._waiting_lock:
-            batch = self._waiting
-            batch.append(mine)
-        with self._lock:
-            with self._waiting_lock:
-                is_written = self._waiting is not batch  # by another caller of the same batch
-                if not is_written:
-                    self._waiting = []
-            if not is_written:
-                self._write(batch)
-        if mine.error is not None:
-            raise mine.error
-
     def _write(self, batch: list[_End]) -> None:
-        """Ends halves that are open, each once; how it went is noted in each."""
-        try:
-            known = self._load()
-            fresh = {end.half.queue_offset: end for end in reversed(batch) if end.half.queue_offset in known.open}
-            self._append(list(fresh.values()), known)
-            known.forget()
-        except BaseException as error:  # raised again by every caller of the batch: nothing of it was acknowledged
-            for end in batch:
-                end.error = end.error or error
+        """Ends halves that are open, each once; what is wrong with one of them is noted in it."""
+        known = self._load()
+        fresh = {end.half.queue_offset: end for end in reversed(batch) if end.half.queue_offset in known.open}
+        self._append(list(fresh.values()), known)
+        known.forget()
 
     def _append(self, ends: list[_End], known: _Known) -> None:
         """Appends an op for each end, with its copy behind it, and learns that they have ended."""

@@ -276,6 +276,13 @@ class ArchiveMover:
             self._claimed = True
         return head
 
+    def change_identity(self, change: Callable[[StoreIdentity], StoreIdentity]) -> None:
+        """Makes durable what ``change`` makes of the store's identity."""
+        with self._claiming, self.local_step():
+            identity = change(self._identity)
+            identity.save(self._fs, self._paths)
+            self._identity = identity
+
     def _archive_segments(
         self, head: Head, report: ArchiveReport, until_ms: int | None, progress: Progress | None
     ) -> Head:

@@ -117,6 +117,13 @@ class ArchivedAppends:
                     )
                 self.writer.changed.wait(min(left_s, _LOOK_S))
 
+    def ask(self, end: int) -> None:
+        """Has everything below ``end``, which is flushed, written beside the caller once there are threads for it."""
+        if end > self.writer.wanted:
+            self.writer.want(end)
+            if self._may_have_threads:
+                self._start_threads()
+
     def sweep_due(self) -> None:
         """Deletes tails that the archive has passed and that are older than the grace period, every quarter of it."""
         head, now_s = self._manifest.head, self._clock.monotonic_s()

@@ -34,31 +34,46 @@ _WAITERS_JOIN_S = 1.0
 CLOCK_ALARM_MS = 60_000
 
 
+#: Longer than anybody waits.
+_FOR_EVER_MS = 1 << 62
+
+
+def _never() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Watch:
     arrived: Callable[[], bool]
     notify: Callable[[], object]
+    due_ms: Callable[[], int | None]
 
 
 class PullWaiters:
     """Tells readers who wait for messages of one open store that some came. Its thread starts with the first."""
 
-    def __init__(self, catch_up: Callable[[], object], stopping: threading.Event) -> None:
+    def __init__(self, catch_up: Callable[[], object], stopping: threading.Event, clock: Clock) -> None:
         self._catch_up = catch_up
         self._stopping = stopping
+        self._clock = clock
+        #: When the thread looks again, if nobody wakes it before.
+        self._look_ms = _FOR_EVER_MS
         self._lock = threading.Lock()
         self._watches: set[_Watch] = set()
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watch(self, arrived: Callable[[], bool], notify: Callable[[], object]) -> Iterator[None]:
+    def watch(
+        self, arrived: Callable[[], bool], notify: Callable[[], object], due_ms: Callable[[], int | None] = _never
+    ) -> Iterator[None]:
         """Calls ``notify`` once inside the context: when ``arrived()`` holds, when looking fails, or at the stop.
 
-        ``arrived`` is asked on the thread, after catching up with the log. ``notify`` must not block, and is not called
-        any more after the context.
+        ``arrived`` is asked on the thread, after catching up with the log, and ``due_ms`` after it: when to ask again
+        although nothing has come, None for never. ``notify`` must not block, and is not called any more after the
+        context.
         """
-        watch = _Watch(arrived, notify)
+        watch = _Watch(arrived, notify, due_ms)
         with self._lock:
             if self._stopping.is_set():
                 notify()
@@ -79,6 +94,11 @@ class PullWaiters:
         if self._watches:
             self._news.set()
 
+    def look_by(self, due_ms: int) -> None:
+        """Has the thread look at this time, or before."""
+        if due_ms < self._look_ms:
+            self.look()
+
     def stop(self) -> None:
         """Tells everybody; to be called once ``stopping`` is set."""
         self._news.set()
@@ -90,14 +110,26 @@ class PullWaiters:
     def _loop(self) -> None:
         stopping = False
         while not stopping:
-            self._news.wait()
-            self._news.clear()
+            self._wait()
             due = self._due()
             with self._lock:
                 stopping = self._stopping.is_set()
                 for watch in self._watches.copy() if stopping else self._watches & due:
                     self._watches.remove(watch)
                     watch.notify()
+
+    def _wait(self) -> None:
+        """Returns when something has come, or when the first of those who wait wants to be asked again."""
+        self._look_ms = _FOR_EVER_MS  # whatever changes while the times are asked for wakes the thread at once
+        with self._lock:
+            watches = self._watches.copy()
+        times_ms = [due_ms for watch in watches if (due_ms := watch.due_ms()) is not None]
+        self._look_ms = min(times_ms, default=_FOR_EVER_MS)
+        if times_ms:
+            self._clock.wait(self._news, max(0, self._look_ms - self._clock.now_ms()) / 1000)
+        else:
+            self._news.wait()
+        self._news.clear()
 
     def _due(self) -> set[_Watch]:
         with self._lock:
@@ -123,10 +155,12 @@ class Background:
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
+        after_flush: Callable[[], None],
     ) -> None:
         """``checkpoint`` moves the recovery points; ``index_maintenance`` maintains the index's files.
 
         ``tiers`` are the archiving and removal tasks, run in turn; ``beside`` runs alongside until one of them fails.
+        ``after_flush`` is called after each flush, and must not wait.
         """
         self._hot = hot
         self._checkpoint = checkpoint
@@ -136,6 +170,7 @@ class Background:
         self._settings = settings
         self._clock = clock
         self._stopping = stopping
+        self._after_flush = after_flush
         self._dirty = threading.Event()
         self._behind = threading.Event()
         self._near_end = threading.Event()
@@ -143,7 +178,7 @@ class Background:
         self._clock_alarm = False
         self._checkpoint_at_s = 0.0
         #: Who waits for messages.
-        self.pull_waiters = PullWaiters(hot.dispatch, stopping)
+        self.pull_waiters = PullWaiters(hot.dispatch, stopping, clock)
         self._threads: list[threading.Thread] = []
 
     @property
@@ -209,6 +244,7 @@ class Background:
             self._clock.wait(self._dirty, self._settings.hot.flush_interval_ms / 1000)
             self._dirty.clear()
             self._unless_read_only(self._hot.flush)
+            self._unless_read_only(self._after_flush)
             self._look_behind()
             self.pull_waiters.look()
 
@@ -324,6 +360,7 @@ def make_background(
     settings: Settings,
     clock: Clock,
     randomness: Randomness,
+    after_flush: Callable[[], None],
 ) -> Background:
     """Makes the threads of a store, not started; a store without a cold tier runs ``remove_due`` beside its index."""
 
@@ -368,4 +405,5 @@ def make_background(
         settings=settings,
         clock=clock,
         stopping=parts.stopping,
+        after_flush=after_flush,
     )

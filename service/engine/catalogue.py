@@ -26,7 +26,10 @@ class QueueInfo:
     gaps: list[tuple[int, int]] | None
     """Half-open ranges that a restore left out; None while the archive, which knows them, does not answer."""
     messages: int | None
-    """The messages that are there in both tiers; None while the archive does not tell where it begins, or the gaps."""
+    """The messages that are there in both tiers; None while the archive does not tell where it begins, or the gaps.
+
+    Erased ones count, as their offsets stay theirs and nothing says how many of them a range has.
+    """
     store_id: str | None = None
     """The queue's store, in an answer about several stores."""
 

@@ -12,6 +12,7 @@ taken, and never under it. Which member reads which queue is RocketMQ's average 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -437,6 +438,18 @@ class ConsumerGroups:
             self._forget(name, [(topic, number) for topic, store_id, number in offsets if store_id == self._store_id])
         # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
+
+    def copy(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets a group of a broker that is followed to where it is there, making it if it is new.
+
+        An offset may lie beyond its queue here, until the messages before it have come. Nothing is written where
+        nothing changes.
+        """
+        found = {(topic, self._store_id, queue_id): offset for (topic, queue_id), offset in offsets.items()}
+        with contextlib.suppress(NotFoundError):
+            if found.items() <= self._offsets.get(name).offsets.items():
+                return
+        self._offsets.commit(validate_group(name), found, generation=self._generation(name), reset=True)
 
     def position(self, name: str, topic: str, queue_id: int) -> GroupPosition:
         """Returns where a group is in an own queue."""

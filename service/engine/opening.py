@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tierlog.service.engine.read_path import make_searcher, open_caches
 from tierlog.service.engine.recovery import ArchiveConnection, Volume, check_room, recover_hot_tier, take_volume
 from tierlog.service.engine.removal import Removal, make_removal
 from tierlog.tiering.base.clock import Clock
-from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreMismatchError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import ColdKeys, StorePaths
 from tierlog.tiering.base.types import Boundary
@@ -79,6 +79,18 @@ def door_address(settings: Settings, listen: str) -> tuple[str, int]:
     elif host in _EVERY_ADDRESS:
         host = str(_first_address())
     return host, int(port)
+
+
+def door_addresses(settings: Settings) -> dict[str, str]:
+    """Returns ``host:port`` of the doors that are set, by protocol, as clients of RocketMQ are told."""
+    doors = {"remoting": settings.rocketmq.listen, "grpc": settings.rocketmq.grpc_listen}
+    return {name: host_and_port(door_address(settings, listen)) for name, listen in doors.items() if listen is not None}
+
+
+def host_and_port(address: tuple[str, int]) -> str:
+    """Returns an address as one text; an IPv6 address stands in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _resolved(host: str) -> bytes:
@@ -215,14 +227,36 @@ def _plan_identity(
     directory: StoreDirectory, components: Components, *, cold_url: str | None, store_id: str | None
 ) -> StoreIdentity:
     sizes = components.settings.hot
+    if not directory.read_only:
+        _check_writer(directory.fs, directory.paths, components)
     identity = plan_identity(
         directory.fs, directory.paths, components.randomness, store_id=store_id,
         cold_url=cold_url and canonical_url(cold_url),
         segment_bytes=sizes.segment_bytes, queue_file_units=sizes.queue_file_units,
+        followed=components.follow_from is not None,
     )  # fmt: skip
     if not directory.read_only and not is_made(directory.fs, directory.paths):
         check_room(directory.fs, directory.paths.root, components.settings, identity.segment_bytes)
     return identity
+
+
+def _check_writer(fs: FileSystem, paths: StorePaths, components: Components) -> None:
+    """Lets only a follower write what follows a broker, and nothing else: offsets there are the broker's."""
+    identity = StoreIdentity.read(fs, paths) if is_made(fs, paths) else None
+    if identity is None or identity.followed == (components.follow_from is not None):
+        return
+    if identity.followed:
+        raise StoreMismatchError(
+            f"store {identity.store_id} follows a RocketMQ broker, which alone appends to it",
+            path=str(paths.root),
+            hint="`tierlog follow` goes on with it, and with --promote makes it a store that takes messages; commands "
+            "that only read take it with --read-only",
+        )
+    raise StoreMismatchError(
+        f"store {identity.store_id} takes messages itself, and follows no broker",
+        path=str(paths.root),
+        hint="give the follower a directory of its own",
+    )
 
 
 def _connect(
@@ -290,11 +324,13 @@ def _load_hot_tier(
     if manifest is not None and manifest.head is not None:
         archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
     foreign = directory.broker is not None
+    options = settings.hot_options(identity.segment_bytes, identity.queue_file_units, foreign=foreign)
+    options = replace(options, followed=identity.followed, begin=components.follow_from or 0)
     store = HotStore(
-        fs, paths, clock, settings.hot_options(identity.segment_bytes, identity.queue_file_units, foreign=foreign),
-        store_host(settings), tracer=components.tracer,
+        fs, paths, clock, options, store_host(settings), tracer=components.tracer,
         published_below=0 if directory.read_only else archived_to,  # a reader may look at a volume that fell behind
     )  # fmt: skip
+    store.times_fall_below = identity.times_fall_below
     changes = LocalChanges(stopping, lambda: store.guard.read_only_reason)
     index = LocalIndex.open(
         fs, paths, slots=settings.index.slots, items=settings.index.items, layout=components.layout,

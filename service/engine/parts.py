@@ -36,6 +36,8 @@ class Components:
     #: Of the key index's new files.
     layout: ItemLayout = TIERLOG
     tracer: Tracer = NO_TRACER
+    #: Where the log of a new store begins that follows a broker; None for whoever opens a store that takes messages.
+    follow_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tierlog.service.engine.archive_mover import ArchiveMover
 from tierlog.service.engine.erasure import Eraser, TopicDeleter
 from tierlog.service.engine.parts import ArchiveParts, Components, HotTier, StoreDirectory
 from tierlog.tiering.base.clock import Clock
-from tierlog.tiering.base.errors import InvalidRequestError, ReadOnlyError
+from tierlog.tiering.base.errors import FollowedError, InvalidRequestError, ReadOnlyError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.json_file import JsonFile
 from tierlog.tiering.base.options import RetentionOptions
@@ -221,6 +221,11 @@ class Removal:
         self._check_writable()
         if dry_run:
             return self._deleter.plan(name)
+        if self._hot.is_followed:
+            raise FollowedError(
+                f"the store follows a RocketMQ broker, whose topic {name!r} is",
+                hint="delete it there; what is stored of it here can be erased",
+            )
         done = self._deleter.delete(name)
         eraser, tombstone_id = self._eraser, done["tombstone_id"]
         while wait and eraser is not None and eraser.run_once(progress):

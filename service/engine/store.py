@@ -35,6 +35,7 @@ from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import (
     ConflictError,
+    FollowedError,
     InvalidRequestError,
     MessageNotFoundError,
     ReadOnlyError,
@@ -101,6 +102,8 @@ class Store:
         self._clock = clock
         self._randomness = randomness
         self._read_only = read_only
+        #: Called after each flush in the background.
+        self.after_flush: Callable[[], None] = lambda: None
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
         #: What groups have above their committed offsets, for who delivers to them.
@@ -114,6 +117,7 @@ class Store:
             settings=settings,
             clock=clock,
             randomness=randomness,
+            after_flush=lambda: self.after_flush(),
         )
         self._appends = Appends(parts, settings, clock, self._background.appended)
         #: An empty list of messages that come one by one, for :meth:`append`.
@@ -179,7 +183,7 @@ class Store:
         With a ``key`` it may be done again: what is in the log already is answered as it was, see :class:`Appends`.
         Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
         """
-        self._check_writable()
+        self._check_takes_messages()
         begun_s = self._clock.monotonic_s()
         with self.tracer.span("append", messages=len(messages), durability=durability.value):
             found = self._appends.append(messages, durability, key)
@@ -189,12 +193,12 @@ class Store:
     def append_unless_known(self, message: ClientMessages, topic: str, key: IdempotencyKey) -> bool:
         """Appends one message to its topic unless the log has one with that number; see the method of
         :class:`Appends`."""
-        self._check_writable()
+        self._check_takes_messages()
         return self._appends.append_unless_known(message, topic, key)
 
     def create_topic(self, name: str, queues: int) -> None:
         """Creates a topic, or adds queues to an existing one; fewer queues are refused."""
-        self._check_writable()
+        self._check_takes_messages()
         if not 1 <= queues <= MAX_QUEUES:
             raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
         is_new = self._hot.topics.find(name) is None  # a topic that is made again after a deletion keeps its queues
@@ -208,7 +212,7 @@ class Store:
         ``may_make`` None: as ``create_topics`` says. Raises :class:`TopicNotFoundError` for one that may not be made,
         and :class:`ConflictError` where there are ``max_topics``.
         """
-        self._check_writable()
+        self._check_takes_messages()
         self._hot.make_topic(name, queues, may_make=self._settings.create_topics if may_make is None else may_make)
 
     def flush(self) -> None:
@@ -259,6 +263,23 @@ class Store:
     def _check_writable(self) -> None:
         if self._read_only:
             raise ReadOnlyError("the store was opened read-only")
+
+    def _check_takes_messages(self) -> None:
+        self._check_writable()
+        if self._hot.is_followed:
+            raise FollowedError(
+                f"store {self.store_id} follows a RocketMQ broker, which alone appends to it",
+                hint="send to the broker; `tierlog follow --promote` makes this a store that takes messages",
+            )
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a follower of a broker writes the log, and nobody else."""
+        return self._hot.is_followed
+
+    def note_appended(self) -> None:
+        """Tells who waits for messages, and wakes threads that have work, after an append by a follower."""
+        self._background.appended()
 
     # reading
 
@@ -375,17 +396,18 @@ class Store:
         return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
 
     def watch_until(
-        self, arrived: Callable[[], bool], notify: Callable[[], object]
+        self, arrived: Callable[[], bool], notify: Callable[[], object], due_ms: Callable[[], int | None]
     ) -> contextlib.AbstractContextManager[None]:
         """Calls ``notify`` once inside the context, on another thread, when ``arrived()`` holds.
 
-        It is asked, and must be quick, when something was appended, at each flush and after :meth:`wake`.
+        It is asked, and must be quick, when something was appended, at each flush, after :meth:`wake`, and at the time
+        that ``due_ms()`` told after it was asked last.
         """
-        return self._background.pull_waiters.watch(arrived, notify)
+        return self._background.pull_waiters.watch(arrived, notify, due_ms)
 
-    def wake(self) -> None:
-        """Has what is watched looked at again."""
-        self._background.pull_waiters.look()
+    def wake(self, by_ms: int = 0) -> None:
+        """Has what is watched looked at again, at once or at a time."""
+        self._background.pull_waiters.look_by(by_ms)
 
     def next_offset(self, topic: str, queue_id: int, *, catch_up: bool = False) -> int:
         """Returns the end of a queue, as far as the log is dispatched or, with ``catch_up``, can be seen.
@@ -395,6 +417,10 @@ class Store:
         if catch_up:
             self._hot.dispatch()
         return self._hot.next_offset(self._hot.topics.get(topic), queue_id)
+
+    def start_of(self, topic: str, queue_id: int) -> int:
+        """Returns the first offset that this volume gave out in a queue: above 0 only in one that was restored."""
+        return self._hot.topics.get(topic).start(queue_id)
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""

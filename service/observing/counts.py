@@ -1,4 +1,5 @@
-"""Counts for metrics: of one open store (appends, queries, requests to the archive), and of requests over HTTP.
+"""Counts for metrics: of one open store (appends, queries, requests to the archive), of requests over HTTP, and of
+those at a door for RocketMQ's clients.
 
 Labels are routes, methods and reasons that the code knows.
 """
@@ -6,6 +7,8 @@ Labels are routes, methods and reasons that the code knows.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from tierlog.index.search.query import Answer, Coverage, Query
 from tierlog.tiering.base.telemetry import COUNTS, Histogram, Histograms, Tally, Value
@@ -110,3 +113,62 @@ class HttpCounts:
             self.refused.add(((problem or str(status)).replace(" ", "_"),))
         with self._lock:
             self.in_flight -= 1
+
+
+#: Requests whose time is told: those that bring messages in, and those that take them out.
+MessageFlow = Literal["send", "receive"]
+
+
+class DoorCounts:
+    """The counts of one door for RocketMQ's clients since it opened. Thread safe.
+
+    Labels are the door's, and names of requests and answers that the code knows.
+    """
+
+    def __init__(self, door: str) -> None:
+        self.door = door
+        #: By request and answer.
+        self.requests = Tally()
+        self.seconds = Histograms()
+        self.bytes = Tally()
+        for direction in ("received", "sent"):
+            self.bytes.add((direction,), 0)
+
+    def end(self, request: str, answer: str, *, received: int, sent: int) -> None:
+        """Counts a request that was answered, and the bytes of both bodies."""
+        self.requests.add((request, answer))
+        self.bytes.add(("received",), received)
+        self.bytes.add(("sent",), sent)
+
+    def took(self, flow: MessageFlow, taken_s: float) -> None:
+        """Counts the time of a request that carries messages."""
+        self.seconds.observe((flow,), taken_s)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorNumbers:
+    """What is at a door at this moment."""
+
+    clients: int
+    #: Members of groups.
+    consumers: int
+    producers: int
+    groups: int
+    waiting: int
+    """Requests that wait for messages."""
+    #: Connections, and those turned away by reason; None where the library keeps them to itself.
+    connections: int | None = None
+    refused: dict[str, float] | None = None
+
+
+class ObservedDoor(Protocol):
+    """A door that metrics tell of."""
+
+    @property
+    def counts(self) -> DoorCounts:
+        """What was counted."""
+        ...
+
+    def numbers(self) -> DoorNumbers:
+        """What is there now; from any thread."""
+        ...

@@ -337,12 +337,45 @@ _HTTP = (
     _labelled("tierlog_build_info", "1, with the version that runs.", "", "version", "python"),
 )  # fmt: skip
 
+_DOORS = (
+    _counter(
+        "tierlog_rocketmq_requests", "Requests at a door for RocketMQ's clients, by name and answer.",
+        "`system_busy`, `too_many_requests`: a limit was reached, the answer names it.", "door", "request", "answer",
+    ),
+    _histogram(
+        "tierlog_rocketmq_request_seconds",
+        "Time until sends (`send`), and pulls, pops and receives with their waits (`receive`), were answered.",
+        "Compare sends with `tierlog_flush_seconds`: what is above it is waiting for others.", "door", "flow",
+    ),
+    _counter("tierlog_rocketmq_received_bytes", "Bytes of requests' bodies at a door.", "", "door"),
+    _counter("tierlog_rocketmq_sent_bytes", "Bytes of answers' bodies at a door.", "", "door"),
+    _labelled(
+        "tierlog_rocketmq_connections", "Connections that are open at the remoting door; gRPC does not tell its own.",
+        "Near `rocketmq.max_connections` those that are silent make room, and then new ones are closed.", "door",
+    ),
+    _counter(
+        "tierlog_rocketmq_refused_connections", "Connections that a door turned away, by reason.",
+        "As for those of HTTP; `rocketmq.max_connections` is the limit.", "door", "reason",
+    ),
+    _labelled("tierlog_rocketmq_clients", "Clients that have said who they are, by door.", "", "door"),
+    _labelled(
+        "tierlog_rocketmq_members", "Consumers and producers at a door, counted in each of their groups.", "", "door",
+        "kind",
+    ),
+    _labelled("tierlog_rocketmq_groups", "Consumer groups with members at a door.", "", "door"),
+    _labelled(
+        "tierlog_rocketmq_waiting_requests", "Requests that wait for messages at a door.",
+        "At `serve.max_long_polls` further ones are refused.", "door",
+    ),
+)  # fmt: skip
+
 SECTIONS: dict[str, tuple[Family, ...]] = {
     "Appends": _APPENDS,
     "Store": _STORE,
     "Archive": _ARCHIVE,
     "Queries and consumers": _QUERIES,
     "Cluster": _CLUSTER,
+    "RocketMQ's clients": _DOORS,
     "HTTP and process": _HTTP,
 }
 #: Metrics of the process by the client library, with Prometheus' usual names.

@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
+from tierlog.service.cluster.table_view import TableView
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
-from tierlog.service.engine.opening import door_address
+from tierlog.service.engine.opening import door_address, host_and_port
 from tierlog.service.engine.store import Store
+from tierlog.service.observing.counts import ObservedDoor
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.remoting.door import RemotingDoor
 from tierlog.service.rocketmq.remoting.handlers.transactions import ProducersOfDoor
 from tierlog.service.rocketmq.transaction_checks import TransactionChecks
@@ -30,6 +33,7 @@ from tierlog.tiering.base.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from tierlog.service.rocketmq.grpc.door import GrpcDoor
+    from tierlog.service.rocketmq.grpc.gateway import Gateway
 
 #: Time for what is in work when the doors close.
 _GRACE_S = 2.0
@@ -37,7 +41,7 @@ _GRACE_S = 2.0
 _NAMES = ("listen", "grpc_listen")
 
 
-class _Door(Protocol):
+class _Door(ObservedDoor, Protocol):
     def stop(self, timeout_s: float) -> None: ...
 
 
@@ -83,11 +87,13 @@ class Doors:
         control: AccessControl,
         *,
         audit: AuditLog | None = None,
+        cluster: TableView | None = None,
         clock: Clock | None = None,
         tell: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
     ) -> Iterator[Deliveries]:
         """Serves the store while inside; ``tell`` is told where. A door shows the service's certificate.
 
+        ``cluster`` knows the stores that clients find beside this one; None for a store that is alone.
         Gives the store's deliveries, which all that serves it shares.
         """
         clock = clock or SystemClock()
@@ -95,6 +101,7 @@ class Doors:
         timers = Timers(store, clock, SystemRandomness())
         deliveries.start()
         transactions = Transactions(store, clock, max_delay_ms=settings.produce.max_delay_ms)
+        others = OtherStores(cluster, settings.cluster, clock)
         checks = TransactionChecks(store, transactions, clock, SystemRandomness())
         try:
             timers.start()  # with the doors shut too: messages with a delay come by REST as well
@@ -103,25 +110,26 @@ class Doors:
                 address = door_address(settings, where)
                 door = RemotingDoor(
                     listening, store, settings, clock,
-                    deliveries=deliveries, timers=timers, transactions=transactions, address=_text(address),
-                    control=control, audit=audit, tls=ServerTls.of(settings.serve),
+                    deliveries=deliveries, timers=timers, transactions=transactions, others=others,
+                    address=host_and_port(address), control=control, audit=audit, tls=ServerTls.of(settings.serve),
                 )  # fmt: skip
                 door.start()
                 checks.doors.append(ProducersOfDoor(door.broker).ask)
                 self._opened.append(door)
-                tell(f"tierlog: RocketMQ clients at {_text(address)}")
+                tell(f"tierlog: RocketMQ clients at {host_and_port(address)}")
             placeholder, where = self._sockets.pop("grpc_listen", None), settings.rocketmq.grpc_listen
             if placeholder is not None and where is not None:
                 address = door_address(settings, where)
                 grpc_door = _grpc_door_class()(
                     store, settings, clock,
-                    deliveries=deliveries, timers=timers, transactions=transactions, address=address, control=control,
+                    deliveries=deliveries, timers=timers, transactions=transactions, others=others,
+                    address=address, control=control,
                 )  # fmt: skip
                 placeholder.close()  # it has kept the port, which gRPC binds itself
                 grpc_door.start()
                 checks.doors.append(grpc_door.ask)
                 self._opened.append(grpc_door)
-                tell(f"tierlog: RocketMQ clients of gRPC at {_text(address)}")
+                tell(f"tierlog: RocketMQ clients of gRPC at {host_and_port(address)}")
             if checks.doors:
                 checks.start()
             yield deliveries
@@ -130,6 +138,10 @@ class Doors:
             self.stop()
             timers.close()
             deliveries.close()
+
+    def observed(self) -> Sequence[ObservedDoor]:
+        """Returns the doors that are open, for metrics."""
+        return tuple(self._opened)
 
     @property
     def remoting(self) -> RemotingDoor:
@@ -151,8 +163,8 @@ class Doors:
 
 
 @contextlib.contextmanager
-def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[str]:
-    """Serves producers of gRPC while inside, with the store's service at ``url`` behind; where it listens."""
+def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[tuple[str, Gateway]]:
+    """Serves producers of gRPC while inside, with the store's service at ``url`` behind; where it listens, and it."""
     where = settings.rocketmq.grpc_listen
     if where is None:
         raise InvalidRequestError("a gateway takes gRPC", hint="say where, by rocketmq.grpc_listen")
@@ -160,14 +172,18 @@ def gateway(url: str, settings: Settings, control: AccessControl) -> Iterator[st
     control.check_listener(
         host.strip("[]"), hint="`tierlog token --rocketmq` makes an entry for access.tokens_file (docs/access.md)"
     )
-    with _needs_grpc():
-        from tierlog.service.rocketmq.grpc.gateway import Gateway
-    opened = Gateway(url, settings, SystemClock(), control=control)
+    opened = _gateway_class()(url, settings, SystemClock(), control=control)
     opened.start()
     try:
-        yield f"{host}:{opened.port}"
+        yield f"{host}:{opened.port}", opened
     finally:
         opened.stop(_GRACE_S)
+
+
+def _gateway_class() -> type[Gateway]:
+    with _needs_grpc():
+        from tierlog.service.rocketmq.grpc.gateway import Gateway
+    return Gateway
 
 
 def _grpc_door_class() -> type[GrpcDoor]:
@@ -185,8 +201,3 @@ def _needs_grpc() -> Iterator[None]:
         raise InvalidRequestError(
             f"rocketmq.grpc_listen needs a library: {error}", hint="pip install 'tierlog[grpc]'"
         ) from error
-
-
-def _text(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

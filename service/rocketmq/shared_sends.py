@@ -12,6 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from tierlog.service.engine.append_results import Appended
@@ -23,11 +25,14 @@ from tierlog.tiering.message.client_messages import ClientMessages
 _LOG = logging.getLogger("tierlog")
 #: Bytes and messages from which on those who come share the append after the next.
 _MOST_BYTES, _MOST_SENDS = 8 << 20, 4_096
+#: Turns of the loop without another send, after which those that have come are appended.
+_IDLE_TURNS = 3
 #: Beside the body and the properties.
 _SEND_BYTES = 256
 
-#: Takes the places of a send's messages, or why there are none; on the thread that appends.
+#: Takes the places of a send's messages, or why there are none.
 Done = Callable[[Sequence[Appended] | BaseException], object]
+_Outcomes = Sequence[tuple[Done, Sequence[Appended] | BaseException]]
 
 
 class Sent(NamedTuple):
@@ -72,16 +77,34 @@ class _Batch:
 
 
 class SharedSends:
-    """Appends what clients send. Thread safe."""
+    """Appends what clients send. Thread safe.
 
-    def __init__(self, store: Store, at_turn_end: Callable[[Callable[[], object]], object]) -> None:
-        """``at_turn_end`` runs something when all that has come by now was looked at."""
+    Who was answered may send again at once, and so be in the next append with those who came meanwhile. So before that
+    one begins, the loop goes round as long as that brings more, until as many have come as were in the last. It waits
+    for nobody: a few turns that bring nothing end it, which take microseconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        at_turn_end: Callable[[Callable[[], object]], object],
+        tell: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """``at_turn_end`` runs something on the loop when all that has come by now was looked at.
+
+        ``tell`` runs something on the loop too, for the thread that appends: there ``done`` of all sends of an append
+        are called in one turn.
+        """
         self._store = store
         self._at_turn_end = at_turn_end
-        self._changed = threading.Condition(threading.Lock())
+        self._tell = tell
+        self._lock = threading.Lock()
         self._waiting: deque[_Batch] = deque()
-        self._is_told = self._is_closed = False
-        self._may_begin = False
+        #: Whether something is being appended, or will be.
+        self._is_busy = self._is_closed = False
+        #: Sends in the last append, those that had come at the last turn, and turns since that brought none.
+        self._company = self._seen = self._idle_turns = 0
+        self._work: SimpleQueue[_Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tierlog-rocketmq-append", daemon=True)
 
     def start(self) -> None:
@@ -90,79 +113,91 @@ class SharedSends:
 
     def stop(self, timeout_s: float) -> None:
         """Takes no more, and appends what is there as far as there is time. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
+            while self._waiting:
+                self._work.put(self._waiting.popleft())
+        self._work.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def add(self, sent: Sent, done: Done) -> None:
         """Has it appended, and ``done`` called; raises what is wrong with it, which nobody else's messages feel."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise ClosedError("the service is stopping")
             if not self._waiting or self._waiting[-1].is_full:
                 self._waiting.append(_Batch(self._store.client_messages()))
             batch = self._waiting[-1]
-            places = sent.add_to(batch.messages)
+            try:
+                places = sent.add_to(batch.messages)
+            except BaseException:
+                if not batch.sends:
+                    self._waiting.pop()
+                raise
             batch.sends.append((sent, places, done))
             batch.bytes += len(sent.body) + len(sent.properties or b"") + _SEND_BYTES
-            is_first = not self._is_told
-            self._is_told = True
-        if is_first:
+            was_busy, self._is_busy = self._is_busy, True
+        if not was_busy:
             self._at_turn_end(self._begin)
 
     def _begin(self) -> None:
-        with self._changed:
-            self._may_begin = True
-            self._changed.notify_all()
+        """Hands the next batch to the thread, on the loop, or looks for company first."""
+        with self._lock:
+            if not self._waiting:
+                self._is_busy = False
+                return
+            waits = self._waits_for_company(self._waiting[0])
+            if not waits:
+                self._work.put(self._waiting.popleft())
+        if waits:
+            self._at_turn_end(self._begin)
+
+    def _waits_for_company(self, batch: _Batch) -> bool:
+        count = len(batch.sends)
+        self._idle_turns = 0 if count > self._seen else self._idle_turns + 1
+        self._seen = count
+        if count < self._company and not batch.is_full and self._idle_turns < _IDLE_TURNS:
+            return True
+        self._company, self._seen, self._idle_turns = count, 0, 0
+        return False
+
+    # the thread that appends
 
     def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            if not self._append(batch):
-                for sent, _, done in batch.sends:
-                    self._append_alone(sent, done)
+        while (batch := self._work.get()) is not None:
+            outcomes = self._append(batch)
             del batch
+            self._tell(partial(self._told, outcomes))
+            del outcomes
 
-    def _next(self) -> _Batch | None:
-        """Waits for the next batch; None at the end. Whoever comes from now on shares the next one."""
-        with self._changed:
-            if not self._waiting:
-                self._is_told = self._may_begin = False
-            while not (self._waiting and (self._may_begin or self._is_closed)):
-                if self._is_closed and not self._waiting:
-                    return None
-                self._changed.wait()
-            return self._waiting.popleft()
-
-    def _append(self, batch: _Batch) -> bool:
-        """Appends for all; whether they were told, as they are not if another's message may be what was refused."""
+    def _append(self, batch: _Batch) -> _Outcomes:
+        """Appends for all; each alone if another's message may be what was refused."""
         try:
             rows = list(self._store.append(batch.messages, Durability.FLUSHED))
         except StoreError as error:  # none of it is in the log, or the store is read-only now
             if len(batch.sends) > 1:
-                return False
-            _tell(batch.sends[0][2], error)
-        except BaseException as error:
-            for _, _, done in batch.sends:
-                _tell(done, error)
-        else:
-            for _, places, done in batch.sends:
-                _tell(done, rows[places.start : places.stop])
-        return True
+                return [(done, self._append_alone(sent)) for sent, _, done in batch.sends]
+            return [(done, error) for _, _, done in batch.sends]
+        except BaseException as error:  # whatever ended the append: each client waits, and this thread goes on
+            return [(done, error) for _, _, done in batch.sends]
+        return [(done, rows[places.start : places.stop]) for _, places, done in batch.sends]
 
-    def _append_alone(self, sent: Sent, done: Done) -> None:
+    def _append_alone(self, sent: Sent) -> Sequence[Appended] | BaseException:
         messages = self._store.client_messages()
         try:
             sent.add_to(messages)
-            found: Sequence[Appended] | BaseException = list(self._store.append(messages, Durability.FLUSHED))
-        except BaseException as error:
-            found = error
-        _tell(done, found)
+            return list(self._store.append(messages, Durability.FLUSHED))
+        except BaseException as error:  # of this client alone: the next ones wait for this thread
+            return error
 
+    # the loop again
 
-def _tell(done: Done, found: Sequence[Appended] | BaseException) -> None:
-    try:
-        done(found)
-    except Exception:
-        _LOG.exception("a send could not be answered")
+    def _told(self, outcomes: _Outcomes) -> None:
+        for done, found in outcomes:
+            try:
+                done(found)
+            except Exception:
+                _LOG.exception("a send could not be answered")
+        # after those who were answered, so that what they send next is in one append
+        self._at_turn_end(self._begin)

@@ -231,5 +231,5 @@ def kept_descriptors(settings: Settings) -> int:
 def _of_doors(settings: Settings) -> int:
     """Returns how many descriptors the doors for RocketMQ's clients may take."""
     doors = settings.rocketmq
-    is_open = doors.listen is not None or doors.grpc_listen is not None
-    return doors.max_connections + ACCEPTED_AT_ONCE if is_open else 0
+    opened = sum(listen is not None for listen in (doors.listen, doors.grpc_listen))
+    return opened * (doors.max_connections + ACCEPTED_AT_ONCE)

@@ -50,7 +50,7 @@ def test_a_query_is_a_table_of_the_width_of_the_terminal(root: str) -> None:
 
 def test_what_goes_for_ever_is_shown_and_asked_about(tmp_path: Path) -> None:
     root = made_store(tmp_path)
-    for typed in ("\n", "n\n", "\x04"):
+    for typed in ("\n", "\x04"):
         seen = in_terminal("erase", "orders", "--key", "k3", "--root", root, typed=typed)
         assert seen.code == NOTHING
         assert "this erases from topic 'orders' with key 'k3': 86 messages, stored from 20" in seen.text
@@ -58,7 +58,7 @@ def test_what_goes_for_ever_is_shown_and_asked_about(tmp_path: Path) -> None:
     seen = in_terminal("delete", "orders", "--all", "--root", root, typed="no\n")
     assert seen.code == NOTHING
     assert "this deletes topic 'orders': 600 messages" in seen.text
-    assert in_terminal("erase", "orders", "--root", root, typed="y\n").code == WRONG_USE
+    assert main(["erase", "orders", "--root", root]) == WRONG_USE
     assert main(["query", "orders", "--key", "k3", "--root", root]) == DONE
     assert in_terminal("erase", "orders", "--key", "k3", "--root", root, typed="y\n").code == DONE
     seen = in_terminal("erase", "orders", "--key", "k4", "--yes", "--root", root)

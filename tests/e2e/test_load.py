@@ -314,7 +314,7 @@ class Killed:
 
 
 @pytest.mark.parametrize("is_piped", [False, True])
-@pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_load_that_is_killed_anywhere_appends_every_line_once(
     shell: Shell, tmp_path: Path, seed: int, kills: int, is_piped: bool
 ) -> None:
@@ -328,7 +328,7 @@ def test_a_load_that_is_killed_anywhere_appends_every_line_once(
     assert shell("check", *where) == ""
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_load_into_a_service_that_is_killed_anywhere_appends_every_line_once(
     shell: Shell, tmp_path: Path, seed: int, kills: int
 ) -> None:

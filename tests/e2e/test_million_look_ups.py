@@ -166,15 +166,19 @@ class Job:
 
     def draw(self) -> Query:
         """A key of any class, or none, and a window that its class makes sense of."""
+        number = self.chance.randrange(self.all.count)
+        keys = {
+            f"own-{number:x}": 6, f"session-{number // 60}": 3, f"spread-{number % 997}": 3, f"absent-{number}": 3,
+            f"session-{number}": 3, HOT_KEY: 1, None: 1,  # of these many messages match, and each query takes its time
+        }  # fmt: skip
+        (key,) = self.chance.choices(list(keys), list(keys.values()))
+        # by born time all hits of such a key, or all frames, are read before a page is cut
+        axis = TimeAxis.STORE if key in (None, HOT_KEY) else self.chance.choice(list(TimeAxis))
+        return self.about(number, key, axis)
+
+    def about(self, number: int, key: str | None, axis: TimeAxis) -> Query:
+        """A query for a key around the time of a message."""
         chance, every = self.chance, self.all
-        number = chance.randrange(every.count)
-        key = chance.choice(
-            [f"own-{number:x}", f"own-{number:x}", f"session-{number // 60}", f"spread-{number % 997}", HOT_KEY,
-             f"absent-{number}", f"session-{number}", None]
-        )  # fmt: skip
-        axis = chance.choice(list(TimeAxis))
-        if key in (None, HOT_KEY) and chance.random() < 0.98:
-            axis = TimeAxis.STORE  # on the other one all hits, or all frames, are read before a page is cut
         at = int((every.store_ms if axis is TimeAxis.STORE else every.born_ms)[number])
         width = chance.choice([1, 1, 900, 60_000])
         windows = [(0, END_OF_TIME_MS), (at, at + width), (at - width + 1, at + 1), (at + 1, at + 1 + width)]
@@ -209,6 +213,8 @@ def test_a_million_messages_are_found_as_a_full_scan_finds_them(shared_data: Pat
             job.check(job.engine, query, 1 << 62)
             if number % 3 == 0:
                 job.check(cold, query, report.archived_to)
+        for key in (None, HOT_KEY):
+            job.check(job.engine, job.about(job.chance.randrange(COUNT), key, TimeAxis.BORN), 1 << 62)
         hot = [
             sum(job.page_through(Query(topic, HOT_KEY, limit=10_000, order=order)) for topic in TOPICS)
             for order in Order

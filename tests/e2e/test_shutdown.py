@@ -19,6 +19,7 @@ from tests.support.objects.black_hole import black_hole
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.stores.engines import tiny_settings
 from tierlog.index.search.query import Query
+from tierlog.service.engine import recovery
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.types import Durability
@@ -103,6 +104,22 @@ def test_stop_during_an_upload_that_hangs_leaves_a_store_that_archives_later(tmp
         assert again.check(deep=True) == []
     finally:
         again.close()
+
+
+def test_open_waits_for_no_request_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look at the archive is given up; a request of it that is still under way holds nothing up."""
+    monkeypatch.setattr(recovery, "_FIRST_LOOK_S", 0.1)
+    Store.open(tmp_path / "store", settings=tiny_settings()).close()
+    faulty = FaultyObjectStore(MemoryObjectStore(SystemClock()))
+    hold = faulty.hold("get")
+    engine = Store.open(tmp_path / "store", settings=tiny_settings(), cold_url="memory://hang", objects=faulty)
+    try:
+        hold.wait_until_reached()
+        engine.append([Message("orders", b"one", ["k"])])
+        assert engine.pull("orders", 0, 0, 10).messages
+    finally:
+        hold.release()
+        engine.close()
 
 
 def test_open_and_append_work_although_the_bucket_never_answers(tmp_path: Path) -> None:

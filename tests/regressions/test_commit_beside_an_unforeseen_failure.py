@@ -38,7 +38,7 @@ def test_what_shares_a_write_with_an_unforeseen_failure_is_durable_once_acknowle
         assert fs.asked.wait(30)
         bad = [pool.submit(groups.commit, "b", {("t", "s", 0): wrong}, generation=0) for _ in range(3)]
         good = pool.submit(groups.commit, "c", {("t", "s", 0): 3}, generation=0)
-        while len(groups._waiting) < 4:  # all of them wait for the first write
+        while len(groups._changes._waiting) < 4:  # all of them wait for the first write
             threading.Event().wait(0.001)
         fs.go.set()
         assert all(isinstance(each.exception(30), TypeError) for each in bad)

@@ -20,6 +20,11 @@ class LineProgram:
         self._process = process
         self._log = log
 
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
     def ask(self, line: str, *, limit_s: float) -> str:
         """The answer; one that takes longer than the limit ends the process, and fails."""
         assert self._process.stdin is not None

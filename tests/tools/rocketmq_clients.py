@@ -94,7 +94,7 @@ def _java(pom: str, *sources: str) -> Callable[[Path], None]:
             "mvn", "--batch-mode", "--quiet", "--file", _SOURCES / "java" / pom, goal,
             f"-DoutputDirectory={target / 'lib'}", "-DincludeScope=runtime",
         )  # fmt: skip
-        files = sorted(path for source in sources for path in (_SOURCES / "java" / source).glob("*.java"))
+        files = sorted(path for source in sources for path in (_SOURCES / "java" / source).rglob("*.java"))
         lint = ("-Xlint:all", "-Werror", "--release", "17")
         _run("javac", *lint, "-cp", f"{target / 'lib'}/*", "-d", target / "classes", *files)
 
@@ -119,6 +119,14 @@ def _node(target: Path) -> None:
     _run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=target)
 
 
+def _rust(target: Path) -> None:
+    # one compiler at a time, as for Go; its hundreds of megabytes beside the program go again
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        _run("cargo", "build", "--quiet", "--locked", "--jobs", "1", folder=_SOURCES / "rust", CARGO_TARGET_DIR=work)
+        target.mkdir()
+        shutil.copy(Path(work) / "debug" / "client", target)
+
+
 def _java_program(name: str, pom: str, *sources: str) -> ClientProgram:
     folders = tuple(f"java/{source}" for source in sources)
     return ClientProgram(f"java-{name}", (f"java/{pom}", *folders), _JDK, _java(pom, *sources))
@@ -126,11 +134,13 @@ def _java_program(name: str, pom: str, *sources: str) -> ClientProgram:
 
 JAVA_5 = _java_program("5", "pom_5.xml", "lines", "remoting", "remoting5", "real_server")
 JAVA_4_9 = _java_program("4.9", "pom_4_9.xml", "lines", "remoting")
+JAVA_SPRING = _java_program("spring", "pom_spring.xml", "lines", "spring")
 JAVA_GRPC = _java_program("grpc", "pom_grpc.xml", "lines", "grpc")
 GO = ClientProgram("go", ("go",), (("go", "Go, 1.24 or newer"),), _go)
 PYTHON = ClientProgram("python", ("python",), (), _python)
 NODE = ClientProgram("node", ("node",), (("node", "Node.js, 18 or newer"), ("npm", "npm")), _node)
-PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, JAVA_GRPC, GO, PYTHON, NODE)}
+RUST = ClientProgram("rust", ("rust",), (("cargo", "Rust, 1.88 or newer"), ("cc", "a C compiler")), _rust)
+PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, JAVA_SPRING, JAVA_GRPC, GO, PYTHON, NODE, RUST)}
 
 
 def command_of(program: ClientProgram) -> list[str]:
@@ -140,6 +150,7 @@ def command_of(program: ClientProgram) -> list[str]:
         "go": [f"{folder / 'client'}"],
         "python": [f"{folder / 'bin' / 'python'}", "-P", f"{folder / 'client.py'}"],
         "node": ["node", f"{folder / 'client.js'}"],
+        "rust": [f"{folder / 'client'}"],
     }[program.name]
 
 

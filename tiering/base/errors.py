@@ -23,6 +23,8 @@
     │   ├── StoreLockedError
     │   ├── RequestUnderWayError (retryable) send the request again in a moment
     │   ├── KeyReusedError                   take another idempotency key
+    │   ├── FollowedError                    send to the broker that the store follows
+    │   ├── DivergedError                    the broker's log is another one than the archive has: an operator decides
     │   └── StoreMismatchError
     ├── UnavailableError  (retryable)        back off and try again
     │   ├── ObjectStoreUnavailableError
@@ -156,6 +158,14 @@ class RequestUnderWayError(ConflictError):
 
 class KeyReusedError(ConflictError):
     """The idempotency key was used before, for other messages."""
+
+
+class FollowedError(ConflictError):
+    """The store follows a RocketMQ broker, which alone appends to it."""
+
+
+class DivergedError(ConflictError):
+    """The log of a broker differs from what the archive has of it."""
 
 
 class StoreMismatchError(ConflictError):

@@ -43,6 +43,11 @@ class HotOptions:
     """Of how many requests that is known."""
     foreign: bool = False
     """The log is a RocketMQ broker's, only read: topic names and queue offsets are taken that ours never has."""
+    followed: bool = False
+    """A follower of a RocketMQ broker writes the log: topic names are taken that ours never has, and nothing rolls it
+    but the broker's own records."""
+    begin: int = 0
+    """Physical offset at which a new log begins; a segment's base."""
 
     def __post_init__(self) -> None:
         if self.segment_bytes % _PAGE_BYTES or not _PAGE_BYTES <= self.segment_bytes <= 1 << 30:
@@ -51,6 +56,8 @@ class HotOptions:
             raise InvalidRequestError("a queue file holds at least one unit")
         if self.default_queues < 1:
             raise InvalidRequestError("a topic has at least one queue")
+        if self.begin < 0 or self.begin % self.segment_bytes:
+            raise InvalidRequestError(f"a log begins at a segment, which {self.begin} is not the base of")
 
 
 @dataclass(frozen=True, slots=True)

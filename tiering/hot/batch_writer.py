@@ -116,6 +116,16 @@ class BatchWriter:
         self.messages += len(batch)
         return result
 
+    def append_records(self, records: ByteArray, count: int, last_store_ms: int) -> None:
+        """Writes whole records that name this place of the log, and fit the active segment; their topics are known.
+
+        Queues and offsets are what they say, and no counter moves.
+        """
+        self._log.write(records)
+        self.last_store_ms = max(self.last_store_ms, last_store_ms)
+        self.messages += count
+        self.bytes += len(records)
+
     def _append_lone(self, message: LoneMessage, size: int) -> AppendResult:
         """Appends a batch of one, without the arrays of a larger one."""
         topic = self._topics.create(message.topic)

@@ -218,11 +218,12 @@ class CommitLog:
         found: Segment | None = self._segments.get(offset - offset % self.segment_bytes)
         return found
 
-    def add_first_segment(self) -> None:
+    def add_first_segment(self, base_offset: int = 0) -> None:
         """Adds a segment whose first blocks, if it is large, are only reserved: a new log opens at once."""
+        self.end = self._last_base = base_offset
         with self._prepare_lock:
-            self._prepare(0, prewrite=self.segment_bytes <= ZEROS_AHEAD[0])
-        self.add_segment(0)
+            self._prepare(base_offset, prewrite=self.segment_bytes <= ZEROS_AHEAD[0])
+        self.add_segment(base_offset)
 
     @property
     def wants_zeros(self) -> bool:

@@ -1,7 +1,7 @@
 """``tierlog/groups.json``: the committed offsets and the generation of every consumer group.
 
 Primary data: what a call returns from is durable. Calls that come while the file is being written share the next
-write, so that a slow disk makes commits wait for one write, not for a queue of them.
+write (:mod:`~tiering.base.shared_writes`).
 
 ::
 
@@ -33,6 +33,7 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.json_file import JsonFile
 from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.shared_writes import SharedChange, SharedWrites
 
 _FORMAT = 1
 #: Every legal group name, whole.
@@ -73,12 +74,9 @@ class GroupState:
 _Groups = dict[str, GroupState]
 
 
-class _Change:
-    """One caller's change and how it ended."""
-
-    def __init__(self, apply: Callable[[_Groups], None]) -> None:
-        self.apply = apply
-        self.error: BaseException | None = None
+@dataclass(slots=True, eq=False)
+class _Change(SharedChange):
+    apply: Callable[[_Groups], None]
 
 
 class GroupOffsets:
@@ -104,9 +102,8 @@ class GroupOffsets:
         #: The highest generation of a removed group: one made anew begins above it, for a late commit of the old one.
         self._forgotten = 0
         self._resets: Counter[tuple[str, Queue]] = Counter()
-        self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._waiting: list[_Change] = []
+        self._changes = SharedWrites(self._write, self._writing)
         self._texts: dict[str, tuple[GroupState, str]] = {}
         self._file = replace(groups_file(store_id), encode=self._document)
         self._groups: _Groups = dict(self._file.read(fs, paths.groups_json) or {})
@@ -218,19 +215,7 @@ class GroupOffsets:
         reason = self._read_only_reason()
         if reason is not None:
             raise ReadOnlyError(f"the store is read-only: {reason}")
-        change = _Change(apply)
-        with self._lock:
-            batch = self._waiting
-            batch.append(change)
-        with self._writing:
-            with self._lock:
-                is_written = self._waiting is not batch  # by another caller of the same batch
-                if not is_written:
-                    self._waiting = []
-            if not is_written:
-                self._write(batch)
-        if change.error is not None:
-            raise change.error
+        self._changes.make(_Change(apply))
 
     def _write(self, batch: list[_Change]) -> None:
         groups = dict(self._groups)
@@ -241,16 +226,11 @@ class GroupOffsets:
                 change.error = error
         if groups == self._groups and not self._is_doubtful:
             return
-        try:
-            self._check_open()
-            self._is_doubtful = True
-            self._file.replace(self._fs, self._paths.groups_json, groups, self._paths.tmp)
-        except BaseException as error:  # raised again by every caller of the batch: nothing of it was acknowledged
-            for change in batch:
-                change.error = change.error or error
-        else:
-            self._groups = groups
-            self._is_doubtful = False
+        self._check_open()
+        self._is_doubtful = True
+        self._file.replace(self._fs, self._paths.groups_json, groups, self._paths.tmp)
+        self._groups = groups
+        self._is_doubtful = False
 
     def _document(self, groups: Mapping[str, GroupState]) -> bytes:
         """Returns the file's text, a group a line; only groups that changed are put into words again."""

@@ -6,6 +6,10 @@
      "cold_url": "file:///…" | null, "segment_bytes": 1073741824, "queue_file_units": 300000,
      "restoring_from": "…" | null}
 
+A store whose log a follower of a RocketMQ broker writes (``docs/decisions/0055-a-follower-writes-the-log.md``) says so
+by ``"followed": true``, and ``format`` is then 2, which versions that would append to it refuse. While its log is begun
+again behind a gap there is ``"gap": [end, begin]`` too.
+
 A store is made once it was opened to the end, which leaves ``checkpoint``: see :func:`is_made`.
 
 ``open_id`` is fresh at every open. ``head_open_ids`` are the open ids that the archive's head may hold: the last one
@@ -27,6 +31,8 @@ from tierlog.tiering.base.paths import CLUSTER_FOLDER, StorePaths, parse_base_of
 from tierlog.tiering.base.randomness import Randomness
 
 _FORMAT = 1
+#: Of a store that follows a broker.
+_FORMAT_FOLLOWED = 2
 #: Every legal store id, whole.
 STORE_ID_PATTERN = "[a-z0-9-]{1,63}"
 _STORE_ID = re.compile(STORE_ID_PATTERN)
@@ -47,6 +53,12 @@ class StoreIdentity:
     queue_file_units: int
     #: While the store is being restored: the volume that it takes the archive over from.
     restoring_from: str | None = None
+    #: Whether the log is written by a follower of a broker, and by nobody else.
+    followed: bool = False
+    #: While the log of a follower is begun again: where it ended, and where the broker's log begins now.
+    gap: tuple[int, int] | None = None
+    #: Below this physical offset store times may step back, as a broker's do whose clock did.
+    times_fall_below: int = 0
 
     @classmethod
     def read(cls, fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
@@ -76,8 +88,13 @@ def is_made(fs: FileSystem, paths: StorePaths) -> bool:
     identity = StoreIdentity.read(fs, paths)
     if identity is not None and identity.restoring_from is not None:
         return True
-    bases = [base for base in map(parse_base_offset, fs.list_dir(paths.commitlog)) if base is not None]
-    return any(base > 0 or bool(fs.map_read(paths.segment(base)).any()) for base in bases)
+    bases = _bases(fs, paths)
+    begins_anywhere = identity is not None and identity.followed and len(bases) == 1
+    return any((base > 0 and not begins_anywhere) or bool(fs.map_read(paths.segment(base)).any()) for base in bases)
+
+
+def _bases(fs: FileSystem, paths: StorePaths) -> list[int]:
+    return [base for base in map(parse_base_offset, fs.list_dir(paths.commitlog)) if base is not None]
 
 
 def clear_traces(fs: FileSystem, paths: StorePaths) -> None:
@@ -89,7 +106,7 @@ def clear_traces(fs: FileSystem, paths: StorePaths) -> None:
     begun = (
         paths.tmp / name for name in fs.list_dir(paths.tmp) if name in known or parse_base_offset(name) is not None
     )
-    for path in (paths.segment(0), *begun, *paths.files):
+    for path in (*map(paths.segment, _bases(fs, paths)), *begun, *paths.files):
         fs.unlink(path)
     folders = [paths.index / name for name in fs.list_dir(paths.index)]
     folders += [paths.index, paths.quarantine, paths.cache, paths.consumequeue, paths.tmp]
@@ -103,14 +120,20 @@ def clear_traces(fs: FileSystem, paths: StorePaths) -> None:
 
 def _decode(document: Any) -> StoreIdentity:
     known = {name: document[name] for name in StoreIdentity.__slots__ if name in document}
+    gap = known.get("gap")
+    known["gap"] = None if gap is None else (int(gap[0]), int(gap[1]))
     return StoreIdentity(**{**known, "head_open_ids": tuple(known["head_open_ids"])})
 
 
 def _encode(identity: StoreIdentity) -> bytes:
-    return json.dumps({"format": _FORMAT, **asdict(identity)}, indent=1).encode()
+    document = {"format": _FORMAT_FOLLOWED if identity.followed else _FORMAT, **asdict(identity)}
+    for name in ("followed", "gap", "times_fall_below"):
+        if not document[name]:
+            del document[name]
+    return json.dumps(document, indent=1).encode()
 
 
-_FILE = JsonFile(_decode, _encode, (_FORMAT,))
+_FILE = JsonFile(_decode, _encode, (_FORMAT, _FORMAT_FOLLOWED))
 
 
 def validate_known_store_id(store_id: str) -> str:
@@ -141,6 +164,7 @@ def plan_identity(
     cold_url: str | None,
     segment_bytes: int | None,
     queue_file_units: int | None,
+    followed: bool = False,
 ) -> StoreIdentity:
     """Returns the identity of this open, with a fresh open id; nothing is durable before :meth:`StoreIdentity.save`.
 
@@ -155,7 +179,7 @@ def plan_identity(
             store_id=validate_store_id(store_id) or randomness.token_hex(8), volume_id=randomness.token_hex(8),
             open_id=open_id, head_open_ids=(open_id,), cold_url=cold_url,
             segment_bytes=segment_bytes or DEFAULT_SEGMENT_BYTES,
-            queue_file_units=queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
+            queue_file_units=queue_file_units or DEFAULT_QUEUE_FILE_UNITS, followed=followed,
         )  # fmt: skip
     # an existing one: what is given has to fit
     if found.restoring_from is not None:

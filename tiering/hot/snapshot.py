@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import CorruptionError, ReadOnlyError, TornRecordError, UnavailableError
+from tierlog.tiering.base.paths import base_offset_name
 from tierlog.tiering.format.record import FIXED_BYTES_V1, Record, decode_record
 from tierlog.tiering.hot.commit_log import Segment
 
@@ -65,7 +66,12 @@ class HotSnapshot:
         segment = self.segments.get(physical_offset - physical_offset % self.segment_bytes)
         if segment is None:
             raise CorruptionError("no segment holds this offset", path="commitlog", position=physical_offset)
-        return decode_record(segment.data.data, physical_offset - segment.base_offset, physical_offset=physical_offset)
+        position = physical_offset - segment.base_offset
+        try:
+            return decode_record(segment.data.data, position, physical_offset=physical_offset)
+        except CorruptionError as error:
+            error.path = f"commitlog/{base_offset_name(segment.base_offset)}"
+            raise
 
     def record_offsets(self, first: int, end: int) -> list[int]:
         """Returns where the records begin that fill ``[first, end)`` of one segment; none of them is decoded.

@@ -251,7 +251,7 @@ class SnapshotQueue:
             self._hot.derive(found, begin, end)
         except CorruptionError as error:
             raise CorruptionError(
-                f"message {low} of queue {self._name} cannot be found: {error.message}",
+                f"the log does not tell where message {low} of queue {self._name} is: {error.message}",
                 path=error.path, position=error.position,
             ) from error  # fmt: skip
         offsets, units = found.result()

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import ClosedError, ConflictError, CorruptionError, ReadOnlyError, StoreError
-from tierlog.tiering.base.fs import FileSystem, replace_file
+from tierlog.tiering.base.fs import ByteArray, FileSystem, replace_file
 from tierlog.tiering.base.options import HotOptions
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
@@ -38,6 +38,8 @@ from tierlog.tiering.message.batch import MessageBatch
 from tierlog.tiering.message.pending import LoneMessage
 
 _LOG = logging.getLogger("tierlog")
+#: Above every physical offset.
+NO_LIMIT = (1 << 63) - 1
 
 
 class HotStore:
@@ -78,8 +80,8 @@ class HotStore:
         for name in fs.list_dir(paths.tmp):
             fs.unlink(paths.tmp / name)
         self.topics = TopicRegistry(
-            fs, paths, 1 if options.foreign else options.default_queues,
-            read_only=options.foreign, foreign=options.foreign,
+            fs, paths, 1 if options.foreign or options.followed else options.default_queues,
+            read_only=options.foreign, foreign=options.foreign or options.followed,
         )  # fmt: skip
         # before the log: where a writer goes on beside this, the log may be ahead of it, but never behind
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
@@ -88,12 +90,19 @@ class HotStore:
         #: What of the log is known to be damaged.
         self.damage = KnownDamage(fs, paths, clock, self.log.begin)
         if self.log.is_empty:
-            self.log.add_first_segment()
+            self.log.add_first_segment(options.begin)
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
         #: Who is asked before segments go that are the only copies, see :meth:`service.engine.store.Store.keep_log`.
         self.keepers: list[Callable[[int, int], int]] = []
         #: What producers that number their messages have sent.
         self.producers = ProducerWindow(fs, paths, clock, options)
+        #: Whether a follower of a broker writes the log, see :class:`~tiering.hot.followed_log.FollowedLog`.
+        self.is_followed = options.followed
+        #: The archive gets nothing at or above this physical offset, where a record begins; no limit unless somebody
+        #: sets one.
+        self.publish_below = NO_LIMIT
+        #: Below this physical offset store times may step back.
+        self.times_fall_below = 0
         self.border = self.log.begin
         #: Everything below is gone from the disk: the border, unless a removal is to be taken up again.
         self.removed_to = self.border
@@ -236,6 +245,11 @@ class HotStore:
         with self._flushing:
             return self.log.flush(upto)
 
+    @property
+    def publishable(self) -> int:
+        """Physical offset below which the archive may have the log: what is flushed, and below any limit."""
+        return min(self.log.flushed, self.publish_below)
+
     def flush_seen(self, upto: int | None = None) -> None:
         """Makes durable what readers may have seen (nothing while the store recovers), or that below ``upto``."""
         seen = self.log.visible if upto is None else min(upto, self.log.visible)
@@ -258,15 +272,76 @@ class HotStore:
         return is_wanted
 
     def roll(self) -> None:
-        """Closes the active segment unless it is empty."""
-        if self.log.end > self.log.last_base and self.guard.read_only_reason is None:
+        """Closes the active segment unless it is empty; one that a follower writes is closed by its broker alone."""
+        if not self.is_followed:
+            self._close_segment(unless_empty=True)
+
+    def close_segment(self) -> None:
+        """Closes the active segment, which may be empty, where it ends now: for who writes the log of a follower."""
+        self._close_segment(unless_empty=False)
+
+    def _close_segment(self, *, unless_empty: bool) -> None:
+        if unless_empty and self.log.end == self.log.last_base:
+            return
+        if self.guard.read_only_reason is None:
             with contextlib.suppress(StoreError):  # tried again below, where a failure counts
                 self.log.prepare_next()  # not under the lock that appends wait for
         with self._append_lock:
             self._check_open()
             with self.guard.writing("roll"):
-                if self.log.end > self.log.last_base:
+                if not unless_empty or self.log.end > self.log.last_base:
                     self.log.roll()
+
+    def append_records(self, records: ByteArray, count: int, last_store_ms: int) -> None:
+        """Appends whole records that were made for this place of the log; they fit its segment, their topics exist.
+
+        Not durable before :meth:`flush`, except for what lies more than ``flush_dirty_bytes`` below the end.
+        """
+        with self._append_lock:
+            self._check_open()
+            with self._appending:
+                self._writer.append_records(records, count, last_store_ms)
+        if self.log.end - self.log.flushed > self._options.flush_dirty_bytes:
+            self.flush()
+
+    def cut(self, offset: int) -> None:
+        """Drops everything of the log from ``offset`` on, where a record begins; the store is closed afterwards.
+
+        First nothing is promised of it any more, then it goes, the last segment first. The next opening recovers as
+        after a crash, and derives again. Killed in here: the log ends at ``offset`` or behind it, where a record does.
+        """
+        self.dispatch()
+        with self._append_lock, self._dispatch_lock, self.guard.writing("cutting the log"):
+            self._check_open()
+            views = ((topic.topic_id, self.queue_views(topic)) for topic in self.topics.all())
+            self.topics.lower_floors({
+                (topic_id, queue_id): view.first_at_or_above(offset)
+                for topic_id, queues in views for queue_id, view in queues.items()
+            })  # fmt: skip
+            checkpoint = self._checkpointed or Checkpoint()
+            checkpoint = replace(checkpoint, confirm_offset=min(checkpoint.confirm_offset, offset))
+            replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
+            self.log.start_at(offset, tail_is_zero=False)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes it without a word to the disk: the next opening recovers as after a kill."""
+        self._closed = True
+        self.damage.close()
+        self.log.close()
+
+    def take_producers(self) -> None:
+        """Lets producers append from now on, behind all that a follower wrote; the caller has made that durable.
+
+        Queues go on behind their last messages, topics that are made get names that ours may have.
+        """
+        with self._append_lock:
+            self._check_open()
+            for key, next_offset in self.queues.next_offsets().items():
+                self._writer.raise_next(key, next_offset)
+            self.topics.take_own_names(self._options.default_queues)
+            self.publish_below = NO_LIMIT
+            self.is_followed = False
 
     @contextlib.contextmanager
     def between_appends(self) -> Iterator[Callable[[Topic, int], int]]:
@@ -350,7 +425,8 @@ class HotStore:
         with self._pinned() as (border, segments):
             yield HotSnapshot(
                 border=border, end=end, visible=visible, segments=segments, segment_bytes=self.log.segment_bytes,
-                times_rise=self.queues.times_rise, dispatch_error=self.dispatch_error, suspect=self.damage.suspect,
+                times_rise=self.queues.times_rise and border >= self.times_fall_below,
+                dispatch_error=self.dispatch_error, suspect=self.damage.suspect,
             )  # fmt: skip
 
     def verify_damage(self) -> None:

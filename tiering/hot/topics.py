@@ -128,9 +128,13 @@ class Topic:
         """Returns where the queue begins: what it had below is deleted."""
         return 0 if self.deletion is None else self.deletion.begins.get(queue_id, 0)
 
+    def start(self, queue_id: int) -> int:
+        """Returns the queue's first offset here: what lies below is an earlier volume's, which the archive has."""
+        return self.starts.get(queue_id, self.first_offset)
+
     def floor(self, queue_id: int) -> int:
         """Returns a lower bound of the queue's next offset."""
-        return max(self.floors.get(queue_id, 0), self.starts.get(queue_id, self.first_offset))
+        return max(self.floors.get(queue_id, 0), self.start(queue_id))
 
 
 def validate_foreign_topic(topic: str) -> str:
@@ -252,6 +256,11 @@ class TopicRegistry:
             return
         known = KnownTopics(list(self._by_name.values()), self.next_id, self.first_offset)
         TOPICS_FILE.replace(self._fs, self._paths.topics_json, known, self._paths.tmp)
+
+    def take_own_names(self, default_queues: int) -> None:
+        """Takes for new topics only names that ours may have, which get so many queues unless told."""
+        with self._lock:
+            self._validate, self._default_queues = validate_topic, default_queues
 
     def all(self) -> list[Topic]:
         """Topics in the order of their creation, those that were deleted included."""
@@ -401,6 +410,24 @@ class TopicRegistry:
             except BaseException:
                 topic.archive, topic.cold_retention_ms, topic.hold, topic.archived_from = before
                 raise
+
+    def lower_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
+        """Lets no queue be promised to go on behind these offsets, which are those of a log that is about to be cut."""
+        with self._lock:
+            for topic in self._by_name.values():
+                for queue_id in topic.floors:
+                    ends = next_offsets.get((topic.topic_id, queue_id), topic.floors[queue_id])
+                    topic.floors[queue_id] = min(topic.floors[queue_id], ends)
+            self._save()
+
+    def begin_queues_anew(self) -> None:
+        """Turns floors into starts: the queues have no units here any more, and go on at or behind them."""
+        with self._lock:
+            for topic in self._by_name.values():
+                for queue_id, floor in topic.floors.items():
+                    topic.starts[queue_id] = max(floor, topic.starts.get(queue_id, topic.first_offset))
+                topic.floors.clear()
+            self._save()
 
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
         """Makes durable that the next offset of (topic id, queue id) is at least the given one."""

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tierlog.tiering.base.errors import CorruptionError, FencedError, StoreError, StoreMismatchError
+from tierlog.tiering.base.errors import CorruptionError, FencedError, StoreError, StoreMismatchError, UnavailableError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.options import TailOptions
 from tierlog.tiering.base.randomness import Randomness
@@ -77,7 +77,7 @@ class TailWriter:
         self._archived_to = archived_to
         self._check_owner = check_owner
         self._local_step = local_step
-        self._cutter = TailCutter(hot.log, hot.topics)
+        self._cutter = TailCutter(hot)
         self._pieces: deque[PendingTail] = deque()
         self._owner: Head | None = None
         self._chain_end = self._planned = self._wanted = 0
@@ -112,6 +112,11 @@ class TailWriter:
             if error is not None:
                 raise error
             return False
+
+    @property
+    def reach(self) -> int:
+        """No tail of this volume has anything at or above this offset."""
+        return self._mark.end
 
     @property
     def wanted(self) -> int:
@@ -236,13 +241,24 @@ class TailWriter:
         self._planned = found.end
 
     def _check_ours(self, found: TailHead, owner: Head) -> None:
-        """:class:`FencedError` for a fence or another's tail, :class:`StoreMismatchError` for bytes not ours."""
-        if found.kind is TailKind.FENCE or found.volume_id != owner.volume_id or found.epoch > owner.epoch:
+        """:class:`FencedError` for a fence or another's tail, :class:`StoreMismatchError` for bytes not ours.
+
+        In the log of a broker that is followed offsets are the broker's: whoever wrote a tail, its bytes count. What
+        the log does not have yet is waited for, what the broker took back is removed.
+        """
+        is_followed = self._hot.is_followed
+        is_anothers = found.volume_id != owner.volume_id and not is_followed
+        if found.kind is TailKind.FENCE or is_anothers or found.epoch > owner.epoch:
             raise FencedError(
                 f"volume {found.volume_id} has taken this store over (epoch {found.epoch})", position=found.first
             )
         payload = self._cutter.payload(found.first, found.end) if found.end <= self._hot.log.flushed else None
+        if payload is None and is_followed:
+            raise UnavailableError("the log has not come as far as its tails in the bucket", position=found.end)
         if payload is None or (len(payload), payload_crc32(payload)) != (found.payload_bytes, found.payload_crc32):
+            if is_followed:
+                self._tails.remove_from(found.first)
+                raise UnavailableError("a tail of what the broker took back was removed", position=found.first)
             raise StoreMismatchError(
                 "a tail in the bucket holds other bytes than the log",
                 position=found.first,
@@ -258,7 +274,7 @@ class TailWriter:
             self.changed.notify_all()
 
     def _may_plan(self) -> bool:
-        if self._owner is None or self._broken is not None or self._planned >= min(self._wanted, self._hot.log.flushed):
+        if self._owner is None or self._broken is not None or self._planned >= min(self._wanted, self._hot.publishable):
             return False
         on_their_way = sum(piece.state is not _State.STORED for piece in self._pieces)
         begins_segment = self._planned % self._hot.log.segment_bytes == 0
@@ -282,6 +298,22 @@ class TailWriter:
         self._planned = cut.end
         self._next_start_s = now_s + self._options.interval_ms / 1000
         return piece
+
+
+class TailSource(Protocol):
+    """A log that tails are cut from, as a store has it."""
+
+    log: CommitLog
+
+    @property
+    def topics(self) -> TopicSource:
+        """Returns the topics of its records."""
+        ...
+
+    @property
+    def publishable(self) -> int:
+        """Returns the physical offset below which tails may have it; a record ends there."""
+        ...
 
 
 class TopicSource(Protocol):
@@ -309,30 +341,32 @@ class TailCut:
 
 
 class TailCutter:
-    """Cuts what is flushed into pieces for tails: whole records, each verified, never across a segment's end.
+    """Cuts what may be published into pieces for tails: whole records, each verified, never across a segment's end.
 
     Used by one thread at a time.
     """
 
-    def __init__(self, log: CommitLog, topics: TopicSource) -> None:
-        self._log = log
-        self._topics = topics
+    def __init__(self, source: TailSource) -> None:
+        self._source = source
+        self._log = source.log
+        self._topics = source.topics
         self._table = TopicTable([])
         self._known = -1
         self._closed: tuple[int, int] = -1, 0
 
     def available(self, position: int) -> int:
-        """Flushed bytes behind ``position`` in its segment, a closed segment's zeros not counted."""
-        return self._data_end(position) - position
+        """Bytes that may be published behind ``position`` in its segment, a closed segment's zeros not counted."""
+        return self._data_end(position, self._source.publishable) - position
 
     def cut(self, position: int, max_bytes: int) -> TailCut:
-        """The next piece from ``position``, where something is flushed; :class:`CorruptionError` if that is damaged.
+        """The next piece from ``position``, where there is one; :class:`CorruptionError` if that is damaged.
 
         At most ``max_bytes`` long unless a single record is longer.
         """
         segment = self._log.segment_of(position)
-        is_closed = self._is_closed(position)
-        start, data_end = position - segment.base_offset, self._data_end(position) - segment.base_offset
+        end = self._source.publishable
+        is_closed = end >= segment.end
+        start, data_end = position - segment.base_offset, self._data_end(position, end) - segment.base_offset
         limit = min(data_end, start + max_bytes)
         found, used = self._scan(segment.data, start, limit, segment.base_offset)
         if found.position == start and limit < data_end and found.stop is ScanStop.INVALID:
@@ -352,17 +386,14 @@ class TailCutter:
     def payload(self, first: int, end: int) -> ByteArray:
         """Returns the log's bytes of a range as a tail has them: fewer than the range where a segment was closed."""
         segment = self._log.segment_of(first)
-        data_end = min(end, self._data_end(first)) - segment.base_offset
+        data_end = min(end, self._data_end(first, self._log.flushed)) - segment.base_offset
         return segment.data[first - segment.base_offset : max(data_end, first - segment.base_offset)]
 
-    def _is_closed(self, position: int) -> bool:
-        return self._log.flushed >= self._log.segment_of(position).end
-
-    def _data_end(self, position: int) -> int:
-        """Returns the flushed end in a segment; in a closed one where its zeros begin."""
+    def _data_end(self, position: int, end: int) -> int:
+        """Returns the end in a segment of a log that ends at ``end``; in a closed one where its zeros begin."""
         segment = self._log.segment_of(position)
-        if not self._is_closed(position):
-            return max(position, self._log.flushed)
+        if end < segment.end:
+            return max(position, end)
         if self._closed[0] != segment.base_offset:
             self._closed = segment.base_offset, segment.base_offset + _without_zeros(segment.data)
         return max(position, self._closed[1])

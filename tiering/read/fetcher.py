@@ -6,7 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from tierlog.tiering.base.errors import MessageNotFoundError, ObjectNotFoundError, StoreError, TopicNotFoundError
+from tierlog.tiering.base.errors import (
+    CorruptionError,
+    MessageNotFoundError,
+    ObjectNotFoundError,
+    StoreError,
+    TopicNotFoundError,
+)
 from tierlog.tiering.base.types import Boundary, PullStatus, Tier, count_present
 from tierlog.tiering.cold.manifest.store import ManifestStore, despite_deletion
 from tierlog.tiering.cold.reading.gate import entering_archive
@@ -69,7 +75,8 @@ class Fetcher:
         One answer comes from one tier and from at most 10,000 messages or 16 MiB that were looked at, whether or not
         they have the tag. Raises :class:`TopicNotFoundError` for an unknown topic or queue, the object store's error
         if the cold tier is needed and does not answer, :class:`ReadOnlyError` at the end of a queue that may go on in
-        records which dispatching failed to reach.
+        records which dispatching failed to reach. A damaged message ends the answer before it; a pull that begins there
+        raises :class:`CorruptionError`, which names it and says how to go on.
         """
         wanted = TagFilter.parse(tag)
         return self._pull(topic, queue_id, offset, MessageCollector(self._store_id, limit, wanted))
@@ -129,12 +136,16 @@ class Fetcher:
             if edge is not None:
                 return collector.nothing(*edge)
             if is_hot:
-                return collector.from_hot(queue, self._known.current(), PullExtent(offset, first, queue.end, queue.end))
+                with _naming(topic, queue_id, offset):
+                    return collector.from_hot(
+                        queue, self._known.current(), PullExtent(offset, first, queue.end, queue.end)
+                    )
             assert self._manifest is not None
             border = queue.snapshot.border
             head = self._manifest.covering(border)
             archived = self._cold_queue(head, border, queue.topic_id, topic, queue_id)
-            return collector.from_cold(archived, head, PullExtent(offset, first, queue.end, queue.first))
+            with _naming(topic, queue_id, offset):
+                return collector.from_cold(archived, head, PullExtent(offset, first, queue.end, queue.first))
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(least, next) offset of a queue over both tiers; the hot tier's least until the archive has answered."""
@@ -393,7 +404,8 @@ class Fetcher:
         if edge is not None:
             return collector.nothing(*edge)
         queue = self._cold_queue(head, head.archived_to, state.topic_id, topic, queue_id)
-        return collector.from_cold(queue, head, PullExtent(offset, first, end, end))
+        with _naming(topic, queue_id, offset):
+            return collector.from_cold(queue, head, PullExtent(offset, first, end, end))
 
     def _archived_topic(self, topic: str, queue_id: int, offset: int | None = None) -> tuple[Head, TopicState]:
         """The newest head and a topic there; a replay that goes on at ``offset`` takes one that was just seen."""
@@ -487,3 +499,18 @@ def _or_zero(find: Callable[[], int]) -> int:
         return find()
     except StoreError:
         return 0
+
+
+@contextlib.contextmanager
+def _naming(topic: str, queue_id: int, offset: int) -> Iterator[None]:
+    """Has damage say which message of a pull cannot be read, and what to do."""
+    try:
+        yield
+    except CorruptionError as error:
+        raise type(error)(
+            f"message {offset} of queue {topic}/{queue_id} cannot be read: {error.message}",
+            path=error.path,
+            position=error.position,
+            hint=f"`tierlog check --deep` says what else is damaged, and `tierlog repair` what can be put back; "
+            f"a pull from {offset + 1} on passes over this message",
+        ) from error

@@ -56,7 +56,8 @@ _LANGUAGES = (
 _LANGUAGE_NUMBERS = {name: number for number, name in enumerate(_LANGUAGES)}
 _OTHER = "OTHER"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_INT32_RANGE = range(-(1 << 31), 1 << 31)
+_INT32_END = 1 << 31
+_ONLY_TEXTS = {str}
 # as plain numbers: an enum's `&` costs a tenth of a request
 _RESPONSE, _ONEWAY = int(FrameFlag.RESPONSE), int(FrameFlag.ONEWAY)
 
@@ -124,7 +125,7 @@ def encode_head(frame: Frame, body_bytes: int) -> bytes:
 def _encode_json(frame: Frame) -> bytes:
     document = {
         "code": frame.code,
-        "extFields": dict(frame.fields),
+        "extFields": frame.fields if type(frame.fields) is dict else dict(frame.fields),
         "flag": frame.flag,
         "language": frame.language,
         "opaque": frame.opaque,
@@ -255,7 +256,7 @@ def _decode_json(header: bytes) -> Frame:
 
 def _number(found: dict[str, Any], name: str, default: int | None = None) -> int:
     value = found.get(name, default)
-    if type(value) is not int or value not in _INT32_RANGE:
+    if type(value) is not int or not -_INT32_END <= value < _INT32_END:
         raise InvalidRequestError(f"a header whose {name} is no int32")
     return value
 
@@ -268,6 +269,8 @@ def _texts(found: object) -> tuple[Mapping[str, str], str | None]:
         return _NOTHING, "extFields is no JSON object"
     if len(found) > _MOST_FIELDS:
         return _NOTHING, f"{len(found)} fields are too many"
+    if set(map(type, found.values())) == _ONLY_TEXTS:  # as all clients write them
+        return found, None
     fields: dict[str, str] = {}
     for name, value in found.items():
         if type(value) is str:

@@ -105,7 +105,7 @@ class Calls:
                     raise
                 is_known = False
         results = [
-            Appended(one["message_id"], one["queue_id"], one["queue_offset"], one["store_ms"])
+            Appended(one["message_id"], one["queue_id"], one["queue_offset"], one["store_ms"], home)
             for one in found["results"]
         ]
         if len(results) != len(lines):

@@ -69,6 +69,8 @@ class Appended:
     queue_id: int
     queue_offset: int
     store_ms: int
+    store_id: str | None = field(default=None, compare=False)
+    """The store that has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -52,7 +53,7 @@ from tierlog.service.cluster.queue_counts import QueueCounts
 from tierlog.service.cluster.view import ClusterView, claim_group
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
-from tierlog.service.observing.counts import HttpCounts
+from tierlog.service.observing.counts import HttpCounts, ObservedDoor
 from tierlog.service.server.connections import Connections
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.randomness import SystemRandomness
@@ -90,6 +91,7 @@ def create_app(
     connections: Connections | None = None,
     clock: Clock | None = None,
     deliveries: Deliveries | None = None,
+    doors: Callable[[], Sequence[ObservedDoor]] = tuple,
 ) -> FastAPI:
     """Makes the application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
 
@@ -97,6 +99,7 @@ def create_app(
     admin calls on record; none by itself. ``cluster`` knows the other stores; None for a store that is alone. ``clock``
     is what relative times of requests are relative to; that of the machine by itself. ``deliveries`` are those of the
     store, started and closed by whoever made them; the application makes some of its own if it is given none.
+    ``doors`` are those for RocketMQ's clients, which metrics tell of.
     """
     needs_tokens = control is not None and control.is_on
     app = routed_app(access=needs_tokens)
@@ -104,6 +107,7 @@ def create_app(
     _share(
         app, engine, settings, counts, connections or Connections(settings.serve.max_connections), cluster=cluster,
         deliveries=deliveries or _deliveries_of(engine, settings, clock or SystemClock()),
+        doors=doors,
     )  # fmt: skip
     app.state.connections.knows_callers = needs_tokens
     app.state.needs_tokens = needs_tokens
@@ -125,6 +129,7 @@ def _share(
     *,
     cluster: ClusterView | None,
     deliveries: Deliveries | None,
+    doors: Callable[[], Sequence[ObservedDoor]],
 ) -> None:
     """Gives the application what its routes and layers share."""
     serve = settings.serve
@@ -139,7 +144,7 @@ def _share(
     app.state.answer_memory = answers
     app.state.metrics = Metrics(
         engine, counts, connections, lambda: answers.used_bytes, max_groups=settings.metrics.max_groups,
-        cluster=cluster, deliveries=deliveries,
+        cluster=cluster, deliveries=deliveries, doors=doors,
     )  # fmt: skip
 
 

@@ -17,13 +17,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from tierlog.service.access.audit import AuditLog
+from tierlog.service.access.caller import Caller, Scope
 from tierlog.service.access.control import AccessControl
 from tierlog.service.api.application.app import create_app
+from tierlog.service.api.application.authentication import LocalOnly, RequireToken
+from tierlog.service.api.errors import problem
+from tierlog.service.api.metrics import CONTENT_TYPE, Metrics
 from tierlog.service.archive.querier import Querier
 from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.table_view import OwnNode, TableView
@@ -31,8 +41,10 @@ from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.engine.opening import door_addresses
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED
+from tierlog.service.observing.counts import ObservedDoor
 from tierlog.service.observing.logs import configure_logs
 from tierlog.service.observing.tracing import tracer_of
 from tierlog.service.rocketmq.doors import Doors, gateway, refuse_doors
@@ -40,7 +52,7 @@ from tierlog.service.server.connections import Connections, kept_descriptors, sh
 from tierlog.service.server.http_server import HttpServer, http_config
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock, SystemClock
-from tierlog.tiering.base.errors import DiskFailedError, InvalidRequestError
+from tierlog.tiering.base.errors import DiskFailedError, InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import LocalFileSystem, forget_code
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
@@ -87,7 +99,10 @@ def join_cluster(
     address, objects = settings.cluster.address, engine.archive_objects
     if address is None or objects is None:
         return None
-    own = OwnNode(engine.store_id, address, engine.volume_id, engine.own_epoch, engine.groups.all_committed)
+    own = OwnNode(
+        engine.store_id, address, engine.volume_id, engine.own_epoch, engine.groups.all_committed,
+        door_addresses(settings),
+    )  # fmt: skip
     return TableView(
         objects, clock or SystemClock(), randomness or SystemRandomness(),
         refresh_ms=settings.cluster.refresh_ms, own=own, max_groups=settings.cluster.max_groups,
@@ -126,7 +141,9 @@ def serve(
             if cluster is not None:
                 cluster.start(first_look_s=process.settings.cluster.ask_timeout_ms / 1000)
             prepare(engine)
-            with process.doors.of(engine, process.settings, process.control, audit=audit) as deliveries:
+            with process.doors.of(
+                engine, process.settings, process.control, audit=audit, cluster=cluster
+            ) as deliveries:
                 process.answer(engine, audit, cluster, ready, deliveries=deliveries)
         finally:
             _last_resort(process.stopping)
@@ -173,20 +190,71 @@ def serve_gateway(
 ) -> None:
     """Takes what RocketMQ's gRPC clients send, for the store whose service is at ``url``, until SIGTERM or SIGINT.
 
-    In the main thread only. Raises :class:`InvalidRequestError` if the address cannot be listened on.
+    Health and metrics are told over HTTP. In the main thread only. Raises :class:`InvalidRequestError` if an address
+    cannot be listened on.
     """
-    configure_logs(settings.log)
-    stopping = threading.Event()
-    control = AccessControl(settings.access, SystemClock())
-    before = {number: signal.signal(number, lambda *_: _last_resort(stopping)) for number in _SIGNALS}
-    try:
-        with gateway(url, settings, control) as where:
-            sys.setswitchinterval(_SWITCH_S)
-            ready(where)
-            stopping.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+    def run(process: _Process) -> None:
+        process.doors.close()  # they have kept the port, which gRPC binds itself
+        try:
+            with gateway(url, process.settings, process.control) as (where, opened):
+                app = gateway_app(opened, process.settings, process.control, process.connections)
+                process.answer_by(app, lambda _: ready(where), has_kernels=False)
+        finally:
+            _last_resort(process.stopping)
+
+    only_grpc = settings.rocketmq.model_copy(update={"listen": None})
+    _serve(settings.model_copy(update={"rocketmq": only_grpc}), run, forwards=False)
+
+
+class ReachingGateway(ObservedDoor, Protocol):
+    """A gateway that knows which stores it reaches."""
+
+    def reached(self) -> dict[str, str | None]:
+        """By store: why it does not answer, None if it does; raises if nothing behind the gateway answers."""
+        ...
+
+
+def gateway_app(
+    gateway: ReachingGateway, settings: Settings, control: AccessControl, connections: Connections
+) -> ASGIApp:
+    """Makes what a gateway tells over HTTP: whether it is alive, which stores it reaches, and its metrics.
+
+    Health is for everybody, as at a store; metrics are for who may read, where tokens are needed.
+    """
+    metrics = Metrics(None, connections=connections, doors=lambda: (gateway,))
+
+    async def livez(request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def readyz(request: Request) -> Response:
+        try:
+            stores = await run_in_threadpool(gateway.reached)
+        except StoreError as error:
+            words = error.message if _may_read(request, control) else "the service behind the gateway does not answer"
+            return problem(503, "not ready", words, hint="--stores says which service that is")
+        if not _may_read(request, control):
+            stores = {name: error and "it does not answer" for name, error in stores.items()}
+        if stores and all(stores.values()):
+            return problem(503, "not ready", f"no store answers: {', '.join(stores)}")
+        found = [{"store_id": name, "error": error} for name, error in sorted(stores.items())]
+        return JSONResponse({"status": "ready", "stores": found})
+
+    async def told(request: Request) -> Response:
+        if not _may_read(request, control):
+            return problem(403, "forbidden", "metrics need the right to read")
+        return Response(await run_in_threadpool(metrics.text), media_type=CONTENT_TYPE)
+
+    health = [Route("/livez", livez), Route("/readyz", readyz)]
+    app: ASGIApp = Starlette(routes=[*health, Route("/metrics", told)])
+    if control.is_on:
+        return RequireToken(app, control, health)
+    return LocalOnly(app, settings.access.origins)
+
+
+def _may_read(request: Request, control: AccessControl) -> bool:
+    caller: Caller | None = request.scope.get("tierlog.caller")
+    return not control.is_on if caller is None else caller.may(Scope.READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +282,12 @@ class _Process:
         """Answers until it is asked to stop."""
         app = create_app(
             engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster,
-            connections=self.connections, deliveries=deliveries,
+            connections=self.connections, deliveries=deliveries, doors=self.doors.observed,
         )  # fmt: skip
+        self.answer_by(app, ready)
+
+    def answer_by(self, app: Callable[..., Any], ready: Callable[[str], None], *, has_kernels: bool = True) -> None:
+        """Has an application answer until it is asked to stop; ``has_kernels``: whether it reads or writes messages."""
         _answer(
             app,
             settings=self.settings,
@@ -224,6 +296,7 @@ class _Process:
             listener=self.listener,
             stopping=self.stopping,
             ready=ready,
+            has_kernels=has_kernels,
         )
 
 
@@ -382,6 +455,7 @@ def _answer(
     listener: socket.socket,
     stopping: threading.Event,
     ready: Callable[[str], None],
+    has_kernels: bool,
 ) -> None:
     config = http_config(
         app,
@@ -395,7 +469,8 @@ def _answer(
 
     def started() -> None:
         ready(_url(listener, is_tls=tls is not None))
-        threading.Thread(target=_warm_up, name="tierlog-warm-up", daemon=True).start()
+        if has_kernels:
+            threading.Thread(target=_warm_up, name="tierlog-warm-up", daemon=True).start()
 
     # the event loop is one thread among those that work: at 5 ms for each of them, it would hardly get its turn, and at
     # 0.1 ms they would change all the time; a request took a fifth more of either (docs/decisions/0025)

@@ -476,7 +476,7 @@ class QueueOut(BaseModel):
     max_offset: int = _OFFSET
     gaps: list[tuple[int, int]] | None
     messages: int | None = Field(
-        ge=0, description="that are there, both tiers counted; null while the archive cannot tell"
+        ge=0, description="that are there, both tiers counted, erased ones too; null while the archive cannot tell"
     )
     store_id: str = absent("the store that the queue is in; where a querier answers")
 
@@ -487,7 +487,7 @@ class TopicOut(BaseModel):
     topic: str
     topic_id: int
     queues: int = Field(ge=1)
-    messages: int | None = Field(ge=0, description="of all queues; null if that of one is not known")
+    messages: int | None = Field(ge=0, description="of all queues, erased ones too; null if that of one is not known")
     archive: bool = Field(description="false: messages live as long as their hot copies only")
     cold_retention_ms: int | None = Field(
         description="ms; null: archived messages do not expire by a rule of their own"

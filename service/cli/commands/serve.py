@@ -23,7 +23,7 @@ EXAMPLES = (
     ),
     (
         "sends of RocketMQ's gRPC clients on a core of their own",
-        "tierlog serve --role gateway --stores http://127.0.0.1:8080 --config gateway.toml",
+        "tierlog serve --role gateway --stores http://127.0.0.1:8080 --config gateway.toml --port 8180",
     ),
 )
 

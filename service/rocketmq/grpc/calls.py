@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import functools
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.topics import is_system_topic
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError
@@ -31,6 +32,8 @@ from tierlog.tiering.hot.consumer_groups import validate_group
 from tierlog.tiering.message.batch import NO_HOST, validate_topic
 
 T = TypeVar("T")
+#: Has something told of what arrives, for as long as its context lasts.
+Watch = Callable[[Callable[[], object]], contextlib.AbstractContextManager[None]]
 CLIENT_ID = "x-mq-client-id"
 _MAX_CLIENT_ID = 255
 #: How long a thread stays after its last work.
@@ -48,6 +51,8 @@ class GrpcCall:
     write: Callable[[Any], Awaitable[None]]
     #: Seconds until the client gives the call up, None if it has not said.
     time_left: Callable[[], float | None]
+    #: What it sent beside the request, its signature among it.
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def peer_host(self) -> bytes:
@@ -158,10 +163,16 @@ class Waits:
         self._events: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    async def wait(self, arrived: asyncio.Event, wait_s: float) -> None:
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return len(self._events)
+
+    async def wait(self, arrived: asyncio.Event, wait_s: float, of_client: set[asyncio.Event]) -> None:
         """Waits until something has arrived, for a time, or until the door closes.
 
-        Raises :class:`OverloadedError` if enough calls wait already.
+        ``of_client`` are the events that its client's calls wait for. Raises :class:`OverloadedError` if enough calls
+        wait already.
         """
         if self.is_stopping:
             return
@@ -171,6 +182,7 @@ class Waits:
                 hint="try again in a moment; serve.max_long_polls is the limit",
             )
         self._events.add(arrived)
+        of_client.add(arrived)
         try:
             async with asyncio.timeout(wait_s):
                 await arrived.wait()
@@ -178,10 +190,9 @@ class Waits:
             pass
         finally:
             self._events.discard(arrived)
+            of_client.discard(arrived)
 
-    async def arrival(
-        self, watch: Callable[[Callable[[], object]], contextlib.AbstractContextManager[None]], wait_s: float
-    ) -> None:
+    async def arrival(self, watch: Watch, wait_s: float, of_client: set[asyncio.Event]) -> None:
         """Waits for what ``watch`` tells of on another thread, as :meth:`wait` does."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
@@ -190,7 +201,7 @@ class Waits:
                 loop.call_soon_threadsafe(arrived.set)
 
         with watch(notify):
-            await self.wait(arrived, wait_s)
+            await self.wait(arrived, wait_s, of_client)
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         """Does work in the background; what becomes of it is its own affair."""
@@ -216,6 +227,7 @@ class DoorParts:
     deliveries: Deliveries
     timers: Timers
     transactions: Transactions
+    others: OtherStores
     lanes: DoorLanes
     #: ``host`` and ``port`` that clients are told where nothing else was set.
     address: tuple[str, int]

@@ -1,18 +1,20 @@
 """Clients: who is there, what they said of themselves, and what they are told to do.
 
 A client opens Telemetry first, sends its settings there and works by those that it gets back. It is known until it says
-that it goes, or nothing was heard of it for some time. Nothing of this is durable: after a restart its stream breaks,
-and it sends its settings again.
+that it goes, which ends its calls that wait for messages, or nothing was heard of it for some time. Nothing of this is
+durable: after a restart its stream breaks, and it sends its settings again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tierlog.service.config.settings import Settings
+from tierlog.service.observing.counts import DoorNumbers
 from tierlog.service.rocketmq.grpc.calls import GrpcCall, full_name, group_name, is_fifo
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.messages import set_milliseconds
@@ -23,7 +25,6 @@ _LOG = logging.getLogger("tierlog")
 #: Silence after which a client is gone. Clients send a heartbeat every 10 s.
 CLIENT_MS = 60_000
 RECEIVE_BATCH = 32
-LONG_POLL_MS = 20_000
 PRODUCER_ATTEMPTS = 3
 _PRODUCER_BACKOFF_MS, _MOST_PRODUCER_BACKOFF_MS, _BACKOFF_FACTOR = 10, 1_000, 2.0
 #: How long a consumer waits before a message that failed is delivered to it again: RocketMQ's delays.
@@ -43,6 +44,16 @@ class Client:
     settings: Any = None
     #: The streams on which it is told something.
     streams: set[GrpcCall] = field(default_factory=set)
+    #: What its calls that wait are waiting for.
+    waiting: set[asyncio.Event] = field(default_factory=set)
+    #: It has said that it goes, and takes no more messages.
+    has_left: bool = False
+
+    def leave(self) -> None:
+        """Ends its calls that wait."""
+        self.has_left = True
+        for event in self.waiting:
+            event.set()
 
 
 class GrpcClients:
@@ -82,6 +93,12 @@ class GrpcClients:
             and any(full_name(one) == topic for one in client.settings.publishing.topics)
         ]
 
+    def numbers(self, waiting: int) -> DoorNumbers:
+        """Returns who is there, for metrics; ``waiting`` calls wait for messages. From any thread."""
+        known = [client.settings for client in list(self._by_id.values()) if client.settings is not None]
+        groups = [full_name(one.subscription.group) for one in known if one.WhichOneof("pub_sub") == "subscription"]
+        return DoorNumbers(len(self._by_id), len(groups), len(known) - len(groups), len(set(groups)), waiting)
+
     def expire(self) -> None:
         """Forgets clients that are gone."""
         for client_id in [client_id for client_id in self._by_id if not self.is_there(client_id)]:
@@ -102,8 +119,10 @@ class GrpcClients:
         return messages.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(self, request: Any, call: GrpcCall) -> Any:
-        """Forgets a client, which says that it goes."""
-        self._by_id.pop(call.client_id, None)
+        """Forgets a client, which says that it goes; what of it still waits for messages gets none."""
+        client = self._by_id.pop(call.client_id, None)
+        if client is not None:
+            client.leave()
         return messages.NotifyClientTerminationResponse(status=OK)
 
     async def telemetry(self, requests: AsyncIterator[Any], call: GrpcCall) -> None:
@@ -160,7 +179,7 @@ class GrpcClients:
         subscription, policy = found.subscription, found.backoff_policy
         subscription.fifo = is_fifo(self._settings, group)
         subscription.receive_batch_size = RECEIVE_BATCH
-        set_milliseconds(subscription.long_polling_timeout, LONG_POLL_MS)
+        set_milliseconds(subscription.long_polling_timeout, self._settings.rocketmq.long_poll_ms)
         policy.max_attempts = self._settings.rocketmq.max_attempts
         policy.customized_backoff.Clear()
         for delay_ms in CONSUMER_BACKOFF_MS:

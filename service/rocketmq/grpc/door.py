@@ -10,16 +10,19 @@ from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
+from tierlog.service.observing.counts import DoorCounts, DoorNumbers
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
 from tierlog.service.rocketmq.grpc.clients import GrpcClients
 from tierlog.service.rocketmq.grpc.offsets import Offsets
+from tierlog.service.rocketmq.grpc.passing import PassedCalls
 from tierlog.service.rocketmq.grpc.receives import Receives
 from tierlog.service.rocketmq.grpc.renewals import Renewals
 from tierlog.service.rocketmq.grpc.routes import Routes
 from tierlog.service.rocketmq.grpc.sends import Sends
 from tierlog.service.rocketmq.grpc.server import Answering, GrpcServer
 from tierlog.service.rocketmq.grpc.transactions import TransactionEnds
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.message.stored_message import StoredMessage
 
@@ -39,6 +42,7 @@ class GrpcDoor:
         deliveries: Deliveries,
         timers: Timers,
         transactions: Transactions,
+        others: OtherStores,
         address: tuple[str, int] | None = None,
         control: AccessControl | None = None,
     ) -> None:
@@ -55,6 +59,7 @@ class GrpcDoor:
                     deliveries=deliveries,
                     timers=timers,
                     transactions=transactions,
+                    others=others,
                     lanes=lanes,
                     address=told,
                     waits=waits,
@@ -62,7 +67,17 @@ class GrpcDoor:
             )
             return self._answers
 
-        self._server = GrpcServer(settings, SignedAccess(control, clock), make, address=address)
+        self._server = GrpcServer(settings, SignedAccess(control, clock), make, clock=clock, address=address)
+
+    @property
+    def counts(self) -> DoorCounts:
+        """What metrics tell of it."""
+        return self._server.counts
+
+    def numbers(self) -> DoorNumbers:
+        """What is there now."""
+        waiting = self._server.waiting
+        return DoorNumbers(0, 0, 0, 0, waiting) if self._answers is None else self._answers.clients.numbers(waiting)
 
     @property
     def port(self) -> int:
@@ -88,20 +103,21 @@ class _StoreAnswers:
     """What answers from a store."""
 
     def __init__(self, parts: DoorParts) -> None:
-        self._clients = GrpcClients(parts.settings, parts.clock)
-        self._renewals = Renewals(parts, self._clients)
-        self._sends = Sends(parts)
-        routes, offsets = Routes(parts), Offsets(parts)
-        self.ends = TransactionEnds(parts, self._clients)
-        receives = Receives(parts, self._clients, self._renewals)
+        self.clients = GrpcClients(parts.settings, parts.clock)
+        self._renewals = Renewals(parts, self.clients)
+        self._passed = PassedCalls(parts.settings)
+        self._sends = Sends(parts, self._passed)
+        routes, offsets = Routes(parts), Offsets(parts, self.clients)
+        self.ends = TransactionEnds(parts, self.clients)
+        receives = Receives(parts, self.clients, self._renewals)
         self.calls: Mapping[str, Answering] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
             "SendMessage": self._sends.send_message,
             "RecallMessage": self._sends.recall_message,
-            "Heartbeat": self._clients.heartbeat,
-            "NotifyClientTermination": self._clients.notify_client_termination,
-            "Telemetry": self._clients.telemetry,
+            "Heartbeat": self.clients.heartbeat,
+            "NotifyClientTermination": self.clients.notify_client_termination,
+            "Telemetry": self.clients.telemetry,
             "ReceiveMessage": receives.receive_message,
             "AckMessage": receives.ack_message,
             "ChangeInvisibleDuration": receives.change_invisible_duration,
@@ -117,8 +133,9 @@ class _StoreAnswers:
         self._sends.start()
 
     async def look(self) -> None:
-        self._clients.expire()
+        self.clients.expire()
         await self._renewals.look()
 
     async def stop(self, timeout_s: float) -> None:
         self._sends.stop(timeout_s)
+        await self._passed.close()

@@ -6,41 +6,56 @@ numbered, each once, however often a request of the gateway is repeated. A messa
 topic of those that do.
 
 Producers are told to write to the gateway; consumers are told the store's own gRPC door, since deliveries are the
-store's. Killed: nobody was answered whose message is not durable in the store; clients go on with another gateway.
+store's. What only the store can do for a producer (transactions, and calling a delayed message back) is passed on to
+that door. Killed: nobody was answered whose message is not durable in the store; clients go on with another gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tierlog.client.async_client import AsyncClient
 from tierlog.client.models import Appended
 from tierlog.client.producers import AsyncProducer, Batching
+from tierlog.client.requests import Request, RetryPolicy
 from tierlog.service.access.caller import Scope
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
-from tierlog.service.delivery.timers import scheduled
+from tierlog.service.delivery.timers import Scheduled, recall_handle, scheduled
+from tierlog.service.observing.counts import DoorCounts, DoorNumbers
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.grpc.calls import GrpcCall, Waits, group_name
 from tierlog.service.rocketmq.grpc.clients import GrpcClients
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import BORN_HOST, SentMessage, host_text
+from tierlog.service.rocketmq.grpc.passing import PassedCalls, ProducerQuestions
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.grpc.routes import TAKEN, broker_of
 from tierlog.service.rocketmq.grpc.sends import checked_messages, queue_of_group
 from tierlog.service.rocketmq.grpc.server import Answering, GrpcServer
 from tierlog.tiering.base.clock import Clock
-from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError, StoreError, TopicNotFoundError
+from tierlog.tiering.base.errors import (
+    AccessError,
+    InvalidRequestError,
+    OverloadedError,
+    StoreError,
+    TopicNotFoundError,
+    UnavailableError,
+)
 from tierlog.tiering.format.properties import KEYS, SHARDING_KEY, TAGS, decode_properties, split_keys
 
 #: The broker's name where the service does not say which store it is.
 _SOME_STORE = "tierlog"
 #: How long a topic's number of queues is believed; clients ask every 30 s.
 _ROUTE_S = 5.0
+#: How long it may take to ask the stores behind a gateway, and how long their answers are believed.
+_REACH_S, _REACHED_S = 5.0, 2.0
 #: Topics whose producers are kept.
 _MOST_TOPICS = 1_000
 _BATCH_BYTES = 4 << 20
@@ -52,10 +67,32 @@ class Gateway:
     def __init__(self, url: str, settings: Settings, clock: Clock, *, control: AccessControl | None = None) -> None:
         """``url`` is the service; the token for it comes from the environment (``TIERLOG_TOKEN``)."""
 
-        def make(waits: Waits, told: tuple[str, int]) -> _GatewayAnswers:
-            return _GatewayAnswers(AsyncClient(url), settings, clock, told)
+        self._answers: _GatewayAnswers | None = None
 
-        self._server = GrpcServer(settings, SignedAccess(control, clock), make)
+        def make(waits: Waits, told: tuple[str, int]) -> _GatewayAnswers:
+            self._answers = _GatewayAnswers(AsyncClient(url), settings, clock, told)
+            return self._answers
+
+        self._server = GrpcServer(settings, SignedAccess(control, clock), make, clock=clock)
+
+    @property
+    def counts(self) -> DoorCounts:
+        """What metrics tell of it."""
+        return self._server.counts
+
+    def numbers(self) -> DoorNumbers:
+        """What is there now."""
+        return DoorNumbers(0, 0, 0, 0, 0) if self._answers is None else self._answers.clients.numbers(0)
+
+    def reached(self) -> dict[str, str | None]:
+        """Asks for the stores behind it, from another thread: by id, why one does not answer; None if it does.
+
+        :class:`UnavailableError` if the service itself does not answer.
+        """
+        found = None if self._answers is None else self._server.run(self._answers.reached(), _REACH_S)
+        if found is None:
+            raise UnavailableError("the service behind the gateway does not answer in time")
+        return found
 
     @property
     def port(self) -> int:
@@ -82,32 +119,84 @@ class _GatewayAnswers:
 
     def __init__(self, client: AsyncClient, settings: Settings, clock: Clock, told: tuple[str, int]) -> None:
         self._client, self._settings, self._clock, self._told = client, settings, clock, told
-        self._clients = GrpcClients(settings, clock)
+        self.clients = GrpcClients(settings, clock)
+        self._passed = PassedCalls(settings)
         self._producers: dict[str, AsyncProducer] = {}
         self._routes: dict[str, _Route] = {}
+        self._reached: tuple[float, dict[str, str | None]] | None = None
         self._bytes = 0
         self._turn = count()
         self.calls: Mapping[str, Answering] = {
             "QueryRoute": self.query_route,
             "QueryAssignment": self.query_assignment,
             "SendMessage": self.send_message,
-            "Heartbeat": self._clients.heartbeat,
-            "NotifyClientTermination": self._clients.notify_client_termination,
-            "Telemetry": self._clients.telemetry,
+            "RecallMessage": partial(self._pass_on, "RecallMessage"),
+            "EndTransaction": partial(self._pass_on, "EndTransaction"),
+            "Heartbeat": self.clients.heartbeat,
+            "NotifyClientTermination": self.clients.notify_client_termination,
+            "Telemetry": self.telemetry,
         }
 
     async def start(self) -> None:
         """Nothing has to be there yet: a service that does not answer is waited for by whoever sends."""
 
     async def look(self) -> None:
-        self._clients.expire()
+        self.clients.expire()
 
     async def stop(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError, StoreError):
             async with asyncio.timeout(timeout_s):
                 for producer in self._producers.values():
                     await producer.close()
+        await self._passed.close()
         await self._client.close()
+
+    async def reached(self) -> dict[str, str | None]:
+        """Asks each store of the service's cluster, through the service; not again within a moment."""
+        now_s = self._clock.monotonic_s()
+        if self._reached is None or now_s - self._reached[0] >= _REACHED_S:
+            stores = (await self._asked("/v1/cluster"))["stores"]
+            found = {one["store_id"]: await self._error_of(one["store_id"]) for one in stores}
+            self._reached = now_s, found
+        return self._reached[1]
+
+    async def _error_of(self, store_id: str) -> str | None:
+        try:
+            await self._asked(f"/v1/stats?store_id={quote(store_id)}")
+        except AccessError:
+            pass  # it answers
+        except StoreError as error:
+            return error.message
+        return None
+
+    async def _asked(self, path: str) -> Any:
+        return await self._client.run(self._client.calls.attempts.document(Request("GET", path), RetryPolicy(0.0)))
+
+    # what the store's own door does
+
+    async def _pass_on(self, name: str, request: Any, call: GrpcCall) -> Any:
+        """Has the store's own door answer."""
+        call.topic((request.messages[0] if name == "SendMessage" else request).topic, Scope.PRODUCE)
+        door = self._settings.rocketmq.consume_at
+        if door is None:
+            raise RefusedError(
+                Code.NOT_IMPLEMENTED,
+                "this gateway has no way to the store's own door (rocketmq.consume_at); send transactions and recalls "
+                "there",
+            )
+        return await self._passed.ask(door, name, request, call)
+
+    async def telemetry(self, requests: AsyncIterator[Any], call: GrpcCall) -> None:
+        """Answers a client's settings; the store's door asks a producer about its transactions by this stream."""
+        door = self._settings.rocketmq.consume_at
+        if door is None:
+            await self.clients.telemetry(requests, call)
+            return
+        questions = ProducerQuestions(self._passed, door, call)
+        try:
+            await self.clients.telemetry(questions.heard(requests), call)
+        finally:
+            questions.close()
 
     # routes
 
@@ -173,6 +262,8 @@ class _GatewayAnswers:
     async def send_message(self, request: Any, call: GrpcCall) -> Any:
         """Sends the messages on, and answers when the store has them."""
         _, found = checked_messages(request, call, self._settings, self._clock.now_ms())
+        if any(one.is_prepared for one in found):
+            return await self._pass_on("SendMessage", request, call)
         size = sum(len(one.body) + len(one.properties) for one in found)
         most = self._settings.serve.body_memory_bytes
         if self._bytes + size > most:
@@ -182,30 +273,33 @@ class _GatewayAnswers:
             )
         self._bytes += size
         try:
-            places = [await self._submitted(one, call) for one in found]
-            await asyncio.wait(places)
+            submitted = [await self._submitted(one, call) for one in found]
+            await asyncio.wait([place for place, _ in submitted])
         finally:
             self._bytes -= size
         response = messages.SendMessageResponse()
         statuses = []
-        for one, place in zip(found, places, strict=True):
+        for one, (place, waiting) in zip(found, submitted, strict=True):
             error = place.exception()
             status = OK if error is None else status_of(error)
             statuses.append(status)
             if error is None:
-                response.entries.add(status=OK, message_id=one.message_id, offset=place.result().queue_offset)
+                at = place.result()
+                handle = None if waiting is None or at.store_id is None else recall_handle(at.store_id, waiting)
+                response.entries.add(
+                    status=OK, message_id=one.message_id, offset=at.queue_offset, recall_handle=handle or ""
+                )
             else:
                 response.entries.add(status=status)
         response.status.CopyFrom(common_status(statuses))
         return response
 
-    async def _submitted(self, one: SentMessage, call: GrpcCall) -> asyncio.Future[Appended]:
-        """Hands a message to the producer of its topic."""
-        if one.is_prepared:
-            raise RefusedError(
-                Code.NOT_IMPLEMENTED, "a gateway takes no transactions; send them to the store's own door"
-            )
+    async def _submitted(
+        self, one: SentMessage, call: GrpcCall
+    ) -> tuple[asyncio.Future[Appended], Scheduled | None]:  # fmt: skip
+        """Hands a message to the producer of its topic; returns with it what waits for its time in place of it."""
         topic, text, queue_id, group = one.topic, one.properties, None, one.message_group or None
+        entry = None
         if one.has_delay:
             queues = (await self._route(topic)).queues
             own = next(self._turn) % queues if group is None else queue_of_group(group, queues)
@@ -226,10 +320,11 @@ class _GatewayAnswers:
         host = host_text(call.peer_host)
         if host:
             properties.setdefault(BORN_HOST, host)
-        return await self._producer(topic).submit(
+        place = await self._producer(topic).submit(
             one.body, keys=split_keys(keys), tag=tag, properties=properties, born_ms=one.born_ms, queue_id=queue_id,
             sharding_key=group,
         )  # fmt: skip
+        return place, entry
 
     def _producer(self, topic: str) -> AsyncProducer:
         producer = self._producers.get(topic)

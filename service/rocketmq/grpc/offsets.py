@@ -11,6 +11,7 @@ from typing import Any
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name
+from tierlog.service.rocketmq.grpc.clients import GrpcClients
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.messages import milliseconds, shown_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
@@ -27,8 +28,9 @@ _OUT_OF_RANGE = (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_TOO_LARGE)
 class Offsets:
     """The calls PullMessage, UpdateOffset, GetOffset and QueryOffset."""
 
-    def __init__(self, parts: DoorParts) -> None:
+    def __init__(self, parts: DoorParts, clients: GrpcClients) -> None:
         self._parts = parts
+        self._clients = clients
 
     async def pull_message(self, request: Any, call: GrpcCall) -> None:
         """Writes a status, the messages, and the offset to go on at."""
@@ -39,20 +41,20 @@ class Offsets:
         if request.batch_size < 1:
             raise RefusedError(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
         limit, tag = min(request.batch_size, MOST_MESSAGES), tag_expression(request.filter_expression)
-        deadline_s = self._parts.clock.monotonic_s() + polling_ms(request, call) / 1000
-        offset = request.offset
+        deadline_s = self._parts.clock.monotonic_s() + polling_ms(request, call, self._parts.settings) / 1000
+        offset, client = request.offset, self._clients.heard_of(call.client_id)
         while True:
             pull = partial(self._parts.store.pull, topic, queue_id, offset, limit, tag)
             found: PullResult = await self._parts.lanes.read.run(pull)
             wait_s = deadline_s - self._parts.clock.monotonic_s()
             if found.status is PullStatus.FOUND or found.status in _OUT_OF_RANGE:
                 break
-            if wait_s <= 0 or self._parts.waits.is_stopping:
+            if wait_s <= 0 or self._parts.waits.is_stopping or client.has_left:
                 break
             offset = found.next_offset
             if found.status is PullStatus.NO_NEW_MESSAGE:
                 watch = partial(self._parts.store.watch, topic, queue_id, offset)
-                await self._parts.waits.arrival(watch, wait_s)
+                await self._parts.waits.arrival(watch, wait_s, client.waiting)
         await call.write(messages.PullMessageResponse(status=_status_of(found)))
         for one in found.messages:
             await call.write(messages.PullMessageResponse(message=shown_message(one, request.message_queue.topic)))

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Delivery
 from tierlog.service.delivery.handles import handle_fields
-from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name, is_fifo
-from tierlog.service.rocketmq.grpc.clients import LONG_POLL_MS, GrpcClients
+from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, Watch, group_name, is_fifo
+from tierlog.service.rocketmq.grpc.clients import Client, GrpcClients
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import milliseconds, set_milliseconds, shown_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
@@ -54,7 +55,7 @@ class Receives:
         """
         topic = call.topic(request.message_queue.topic, Scope.READ)
         group = group_name(request.group)
-        self._clients.heard_of(call.client_id)
+        client = self._clients.heard_of(call.client_id)
         ask = partial(
             self._deliveries.receive,
             group,
@@ -66,8 +67,9 @@ class Receives:
             fifo=is_fifo(self._parts.settings, group),
             attempt_id=request.attempt_id or None,
         )
-        deadline_s = self._parts.clock.monotonic_s() + polling_ms(request, call) / 1000
-        found = await self._found(group, topic, ask, deadline_s, gives_back=not request.attempt_id)
+        deadline_s = self._parts.clock.monotonic_s() + polling_ms(request, call, self._parts.settings) / 1000
+        watch = partial(self._deliveries.watch, group, topic)
+        found = await self._found(client, ask, watch, deadline_s, gives_back=not request.attempt_id)
         if not found:
             raise RefusedError(Code.MESSAGE_NOT_FOUND, "no new message")
         written = 0
@@ -81,7 +83,7 @@ class Receives:
             last = messages.ReceiveMessageResponse()
             set_milliseconds(last.delivery_timestamp, self._parts.clock.now_ms())
             await call.write(last)
-        except BaseException:
+        except BaseException:  # also a cancellation: the client went away, and what it did not get is for others
             if not request.attempt_id:
                 self._give_back(found[written:])
             raise
@@ -94,24 +96,28 @@ class Receives:
         return shown
 
     async def _found(
-        self, group: str, topic: str, ask: Callable[[], list[Delivery]], deadline_s: float, *, gives_back: bool
+        self, client: Client, ask: Callable[[], list[Delivery]], watch: Watch, deadline_s: float, *, gives_back: bool
     ) -> list[Delivery]:
-        """Asks until there is something, until the deadline, or until the door closes."""
+        """Asks until there is something, until the deadline, until the client leaves, or until the door closes."""
         waits = self._parts.waits
-        while True:
+        while not client.has_left:
             wait_s = deadline_s - self._parts.clock.monotonic_s()
             try:
                 found = await self._asked(ask, gives_back=gives_back)
+                if client.has_left:
+                    self._give_back(found)
+                    break
                 if found or wait_s <= 0 or waits.is_stopping:
                     return found
-                await waits.arrival(partial(self._deliveries.watch, group, topic), min(wait_s, _LOOK_S))
+                await waits.arrival(watch, min(wait_s, _LOOK_S), client.waiting)
             except TopicNotFoundError:
                 if not self._parts.settings.create_topics:
                     raise
                 if wait_s <= 0 or waits.is_stopping:
                     return []
-                await waits.wait(asyncio.Event(), min(wait_s, _LOOK_S))
+                await waits.wait(asyncio.Event(), min(wait_s, _LOOK_S), client.waiting)
             await asyncio.sleep(_PAUSE_S)
+        return []
 
     async def _asked(self, ask: Callable[[], list[Delivery]], *, gives_back: bool) -> list[Delivery]:
         task = asyncio.ensure_future(self._parts.lanes.deliver.run(ask))
@@ -225,13 +231,15 @@ def _invisible_ms(request: Any) -> int:
     return wanted_ms
 
 
-def polling_ms(request: Any, call: GrpcCall) -> int:
+def polling_ms(request: Any, call: GrpcCall, settings: Settings) -> int:
     """Returns how long a call may wait for messages: as it says, and not beyond its deadline."""
-    asked_ms = milliseconds(request.long_polling_timeout) if request.HasField("long_polling_timeout") else LONG_POLL_MS
+    asked_ms = most_ms = settings.rocketmq.long_poll_ms
+    if request.HasField("long_polling_timeout"):
+        asked_ms = milliseconds(request.long_polling_timeout)
     left_s = call.time_left()
     if left_s is not None:
         asked_ms = min(asked_ms, int(left_s * 1000) - _RESERVE_MS)
-    return max(0, min(asked_ms, LONG_POLL_MS))
+    return max(0, min(asked_ms, most_ms))
 
 
 def tag_expression(expression: Any) -> str | None:

@@ -1,22 +1,34 @@
-"""Where the queues of a topic are: all in this store, which a client reaches as it has reached the door."""
+"""Where the queues of a topic are: in this store, and in the cluster's others.
+
+A client reaches a store that is alone as it has reached the door. In a cluster with several doors, it is told what each
+store has told the others, so that whatever stands before them does not lead to another store.
+"""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.config.settings import Settings
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall, group_name, is_fifo
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
-from tierlog.tiering.base.errors import TopicNotFoundError
+from tierlog.service.rocketmq.other_stores import StoreQueues
 
 #: What every topic takes.
 TAKEN = (enums.MessageType.NORMAL, enums.MessageType.FIFO, enums.MessageType.DELAY, enums.MessageType.TRANSACTION)
 #: Every queue of the broker.
 _ALL_QUEUES = -1
 _MOST_ADDRESSES, _MOST_HOST = 16, 255
+
+
+class _Place(NamedTuple):
+    """A store as a client is told of it, and its queues of a topic."""
+
+    broker: Any
+    queues: int
 
 
 class Routes:
@@ -29,47 +41,61 @@ class Routes:
         """Returns the queues of a topic. One that does not exist yet has those that its first message makes."""
         scope = Scope.PRODUCE if call.caller.may(Scope.PRODUCE) else Scope.READ
         topic = call.topic(request.topic, scope)
-        broker = self._broker(request.endpoints)
-        may = self._permission(call, topic)
         response = messages.QueryRouteResponse(status=OK)
-        for queue_id in range(self._queues(topic)):
-            response.message_queues.add(
-                topic=request.topic, id=queue_id, permission=may, broker=broker, accept_message_types=TAKEN
-            )
+        for place in await self._places(topic, request.endpoints):
+            may = self._permission(call, topic, place.broker.name)
+            for queue_id in range(place.queues if may else 0):
+                response.message_queues.add(
+                    topic=request.topic, id=queue_id, permission=may, broker=place.broker, accept_message_types=TAKEN
+                )
         return response
 
     async def query_assignment(self, request: Any, call: GrpcCall) -> Any:
-        """Returns what a push consumer asks for messages: the store as a whole, which knows what is free.
+        """Returns what a push consumer asks for messages: each store as a whole, which knows what is free.
 
         A group that gets its messages in order is told each queue: its consumer works through what came by one of them
         in turn, and has several message groups in work at once.
         """
         topic = call.topic(request.topic, Scope.READ)
-        group, queues = group_name(request.group), self._queues(topic)
+        group = group_name(request.group)
         response = messages.QueryAssignmentResponse(status=OK)
-        broker, may = self._broker(request.endpoints), self._permission(call, topic)
-        for queue_id in range(queues) if is_fifo(self._parts.settings, group) else (_ALL_QUEUES,):
-            queue = messages.MessageQueue(topic=request.topic, id=queue_id, permission=may, broker=broker)
-            response.assignments.add(message_queue=queue)
+        for place in await self._places(topic, request.endpoints):
+            may = self._permission(call, topic, place.broker.name)
+            for queue_id in range(place.queues) if is_fifo(self._parts.settings, group) else (_ALL_QUEUES,):
+                queue = messages.MessageQueue(topic=request.topic, id=queue_id, permission=may, broker=place.broker)
+                response.assignments.add(message_queue=queue)
         return response
 
-    def _queues(self, topic: str) -> int:
-        if not self._parts.settings.create_topics:
-            try:
-                return len(self._parts.store.topic(topic).queues)
-            except TopicNotFoundError as error:
-                raise RefusedError(Code.TOPIC_NOT_FOUND, str(error)) from None
-        return self._parts.store.queues_of(topic)
+    async def _places(self, topic: str, reached: Any) -> list[_Place]:
+        """Returns the stores that have a topic; of one that is not there yet, those that may get its first message."""
+        parts = self._parts
+        others, store, own_queues = parts.others, parts.store, parts.store.find_queues(topic)
+        is_cluster = others.are_known("grpc")
+        if is_cluster:
+            await parts.lanes.read.run(partial(others.ask, topic))
+        found = others.with_topic(topic, "grpc")
+        if own_queues is None and not found:
+            if not parts.settings.create_topics:
+                raise RefusedError(Code.TOPIC_NOT_FOUND, f"there is no topic {topic!r}")
+            own_queues = store.queues_of(topic)
+            found = {name: StoreQueues(where, own_queues) for name, where in others.brokers("grpc").items()}
+        places = [_Place(self._broker(name, None, _parts_of(one.address)), one.queues) for name, one in found.items()]
+        if own_queues is not None:
+            own = self._broker(store.store_id, None if is_cluster else reached, parts.address)
+            places.append(_Place(own, own_queues))
+        return sorted(places, key=lambda place: str(place.broker.name))
 
-    def _permission(self, call: GrpcCall, topic: str) -> int:
-        may_write, may_read = (call.caller.may(scope, topic) for scope in (Scope.PRODUCE, Scope.READ))
+    def _permission(self, call: GrpcCall, topic: str, store_id: str) -> int:
+        """Returns what a caller may do with a topic in a store; 0 for nothing."""
+        may_write = call.caller.may(Scope.PRODUCE, topic) and self._parts.others.takes(topic, store_id)
+        may_read = call.caller.may(Scope.READ, topic)
         kinds: Any = enums.Permission
         if may_write and may_read:
             return int(kinds.READ_WRITE)
-        return int(kinds.WRITE if may_write else kinds.READ)
+        return int(kinds.WRITE if may_write else kinds.READ if may_read else 0)
 
-    def _broker(self, reached: Any) -> Any:
-        return broker_of(self._parts.store.store_id, self._parts.settings, reached, self._parts.address)
+    def _broker(self, name: str, reached: Any, told: tuple[str, int]) -> Any:
+        return broker_of(name, self._parts.settings, reached, told)
 
 
 def broker_of(name: str, settings: Settings, reached: Any, told: tuple[str, int]) -> Any:
@@ -90,6 +116,11 @@ def broker_of(name: str, settings: Settings, reached: Any, told: tuple[str, int]
         broker.endpoints.scheme = _scheme(host)
         broker.endpoints.addresses.add(host=host, port=port)
     return broker
+
+
+def _parts_of(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _scheme(host: str) -> int:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.config.settings import Settings
-from tierlog.service.delivery.timers import recall_handle, scheduled
+from tierlog.service.delivery.timers import RecallHandle, recall_handle, scheduled
 from tierlog.service.delivery.transactions import half_message
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
 from tierlog.service.rocketmq.grpc.codes import OK, Code, RefusedError, common_status, status_of
 from tierlog.service.rocketmq.grpc.messages import SentMessage, sent_message
+from tierlog.service.rocketmq.grpc.passing import PassedCalls, is_passed_on
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.service.rocketmq.grpc.transactions import transaction_id
 from tierlog.service.rocketmq.shared_sends import Sent, SharedSends
@@ -74,15 +74,15 @@ class _Placed(NamedTuple):
 class Sends:
     """The calls SendMessage and RecallMessage. Used on the loop."""
 
-    def __init__(self, parts: DoorParts) -> None:
+    def __init__(self, parts: DoorParts, passed: PassedCalls) -> None:
+        """``passed`` reaches the doors of the cluster's other stores."""
         self._parts = parts
+        self._passed = passed
         self._max_delay_ms = parts.settings.produce.max_delay_ms
         self._loop = asyncio.get_running_loop()
-        self._shared = SharedSends(parts.store, self._loop.call_soon)
+        self._shared = SharedSends(parts.store, self._loop.call_soon, self._on_loop)
         self._turn = count()
         self._bytes = 0
-        self._done: deque[tuple[asyncio.Future[_Outcome], _Outcome]] = deque()
-        self._is_told = False
 
     def start(self) -> None:
         """Appends from now on."""
@@ -135,6 +135,9 @@ class Sends:
     async def recall_message(self, request: Any, call: GrpcCall) -> Any:
         """Takes a delayed message back before its time; it is never delivered then."""
         topic = call.topic(request.topic, Scope.PRODUCE)
+        other = self._parts.others.brokers("grpc").get(RecallHandle.decode(request.recall_handle).broker)
+        if other is not None and not is_passed_on(call):
+            return await self._passed.ask(other, "RecallMessage", request, call, by_store=True)
         recall = partial(self._parts.timers.recall, topic, request.recall_handle)
         message_id = await self._parts.lanes.change.run(recall)
         return messages.RecallMessageResponse(status=OK, message_id=message_id)
@@ -166,7 +169,7 @@ class Sends:
         """Has a message appended; the future never has an error, so that nobody has to look at it."""
         outcome: asyncio.Future[_Outcome] = self._loop.create_future()
         try:
-            self._shared.add(sent, partial(self._tell, outcome))
+            self._shared.add(sent, partial(_settle, outcome))
         except Exception as error:
             outcome.set_result(error)
         return outcome
@@ -180,17 +183,12 @@ class Sends:
         queues = self._parts.store.queues_of(one.topic)
         return queue_of_group(one.message_group, queues) if one.message_group else next(self._turn) % queues
 
-    def _tell(self, outcome: asyncio.Future[_Outcome], found: _Outcome) -> None:
-        """Hands on, from the thread that appends, what became of a message: all of one append in one turn."""
-        self._done.append((outcome, found))
-        if not self._is_told:
-            self._is_told = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                self._loop.call_soon_threadsafe(self._settle)
+    def _on_loop(self, tell: Callable[[], object]) -> None:
+        """Tells all senders of one append in one turn, from the thread that appends."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(tell)
 
-    def _settle(self) -> None:
-        self._is_told = False  # first: whoever comes now tells again
-        while self._done:
-            outcome, found = self._done.popleft()
-            if not outcome.done():
-                outcome.set_result(found)
+
+def _settle(outcome: asyncio.Future[_Outcome], found: _Outcome) -> None:
+    if not outcome.done():
+        outcome.set_result(found)

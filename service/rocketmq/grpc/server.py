@@ -27,11 +27,13 @@ import uvloop
 from tierlog.service.config.rocketmq import RocketmqSettings
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
+from tierlog.service.observing.counts import DoorCounts, MessageFlow
 from tierlog.service.rocketmq.access import SignedAccess
 from tierlog.service.rocketmq.grpc.calls import GrpcCall, Waits, client_id_of
 from tierlog.service.rocketmq.grpc.codes import Code, RefusedError, status_of
 from tierlog.service.rocketmq.grpc.protocol import CALLS, SERVICE, CallKind
 from tierlog.service.server.tls import ServerTls
+from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 
 _LOG = logging.getLogger("tierlog")
@@ -44,6 +46,9 @@ _HANDLERS = {
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
+#: Calls that carry messages.
+_FLOWS: Mapping[str, MessageFlow] = {"SendMessage": "send", "ReceiveMessage": "receive", "PullMessage": "receive"}
+_CODE_NAMES = {int(code): str(code.name).lower() for code in Code}
 #: How often clients that are gone are forgotten, and deliveries prolonged.
 _LOOK_S = 5.0
 #: A client has a stream of Telemetry, and a call for each queue that it waits for.
@@ -58,9 +63,9 @@ _IDLE_MS = 120_000
 _LEAST_PING_MS = 5_000
 
 
-def handlers(calls: Mapping[str, Answering], access: SignedAccess) -> Any:
+def handlers(calls: Mapping[str, Answering], access: SignedAccess, counts: DoorCounts, clock: Clock) -> Any:
     """Returns what a server of gRPC is given: the calls by name, and those of the protocol that are not served."""
-    made = _Handlers(access)
+    made = _Handlers(access, counts, clock)
     found = {kind.name: made.handler(kind, calls.get(kind.name, _not_implemented)) for kind in CALLS}
     return grpc.method_handlers_generic_handler(SERVICE, found)
 
@@ -68,8 +73,8 @@ def handlers(calls: Mapping[str, Answering], access: SignedAccess) -> Any:
 class _Handlers:
     """Calls with the errors that they end with."""
 
-    def __init__(self, access: SignedAccess) -> None:
-        self._access = access
+    def __init__(self, access: SignedAccess, counts: DoorCounts, clock: Clock) -> None:
+        self._access, self._counts, self._clock = access, counts, clock
 
     def handler(self, kind: CallKind, answering: Answering) -> Any:
         return _HANDLERS[kind.request_streams, kind.response_streams](
@@ -80,24 +85,67 @@ class _Handlers:
 
     def _answer(self, kind: CallKind, answering: Answering) -> Any:
         async def answer(request: Any, context: Any) -> Any:
+            begun_s, written = self._clock.monotonic_s(), _Written(context)
             try:
-                return await answering(request, self._call(context))
+                response = await answered(request, context, written)
+            finally:
+                self._count(kind, request, written, begun_s)
+            return response
+
+        async def answered(request: Any, context: Any, written: _Written) -> Any:
+            try:
+                response = await answering(request, self._call(context, written))
+                written.note(response)
+                return response
             except (RefusedError, StoreError) as error:
                 response = kind.response(status=status_of(error))
             except Exception as error:
                 _LOG.exception("the call %s of a RocketMQ client has failed", kind.name)
                 response = kind.response(status=status_of(error))
             if kind.response_streams:
-                await context.write(response)
+                await written.write(response)
                 return None
+            written.note(response)
             return response
 
         return answer
 
-    def _call(self, context: Any) -> GrpcCall:
+    def _count(self, kind: CallKind, request: Any, written: _Written, begun_s: float) -> None:
+        received = 0 if kind.request_streams else request.ByteSize()
+        self._counts.end(kind.name, written.code, received=received, sent=written.bytes)
+        if (flow := _FLOWS.get(kind.name)) is not None:
+            self._counts.took(flow, self._clock.monotonic_s() - begun_s)
+
+    def _call(self, context: Any, written: _Written) -> GrpcCall:
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
         caller = self._access.of_metadata(metadata)
-        return GrpcCall(caller, client_id_of(metadata), context.peer(), context.write, context.time_remaining)
+        return GrpcCall(
+            caller, client_id_of(metadata), context.peer(), written.write, context.time_remaining, metadata
+        )  # fmt: skip
+
+
+class _Written:
+    """What a call has answered so far."""
+
+    __slots__ = ("_context", "bytes", "code")
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.bytes = 0
+        #: The last status by name; gone if the call broke off without any.
+        self.code = "gone"
+
+    def note(self, response: Any) -> None:
+        """Takes an answer into account."""
+        if response is not None:
+            self.bytes += response.ByteSize()
+            if response.HasField("status"):
+                self.code = _CODE_NAMES.get(response.status.code, "other")
+
+    async def write(self, response: Any) -> None:
+        """Sends an answer of a stream."""
+        await self._context.write(response)
+        self.note(response)
 
 
 async def _not_implemented(request: Any, call: GrpcCall) -> Any:
@@ -134,6 +182,7 @@ class GrpcServer:
         access: SignedAccess,
         make: Callable[[Waits, tuple[str, int]], AnsweredCalls],
         *,
+        clock: Clock,
         address: tuple[str, int] | None = None,
     ) -> None:
         """``make`` is given what ends calls that wait, and host and port that clients are told: ``address``, or where
@@ -142,6 +191,10 @@ class GrpcServer:
         self._access = access
         self._make = make
         self._address = address
+        self._clock = clock
+        self._waits: Waits | None = None
+        #: What metrics tell of it.
+        self.counts = DoorCounts("grpc")
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tierlog-grpc", daemon=True)
         self._is_up = threading.Event()
@@ -165,6 +218,11 @@ class GrpcServer:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout_s + 1)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for messages."""
+        return 0 if self._waits is None else self._waits.waiting
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
         """Does work on the loop for another thread; None if it was not done in time, or the loop has ended."""
@@ -195,6 +253,7 @@ class GrpcServer:
 
     async def _serve(self) -> None:
         self._stop, waits = asyncio.Event(), Waits(self._settings.serve.max_long_polls)
+        self._waits = waits
         rocketmq = self._settings.rocketmq
         server = grpc.aio.server(
             options=_options(rocketmq),
@@ -203,7 +262,7 @@ class GrpcServer:
         where = rocketmq.grpc_listen or ""
         self.port = _listen(server, where, self._settings.serve)
         answers = self._make(waits, self._address or (where.rpartition(":")[0].strip("[]"), self.port))
-        server.add_generic_rpc_handlers((handlers(answers.calls, self._access),))
+        server.add_generic_rpc_handlers((handlers(answers.calls, self._access, self.counts, self._clock),))
         await answers.start()
         await server.start()
         self._is_up.set()

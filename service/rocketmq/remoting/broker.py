@@ -11,6 +11,7 @@ from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.remoting.clients import Clients
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.service.rocketmq.remoting.long_polls import LongPolls
@@ -22,7 +23,7 @@ from tierlog.tiering.base.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One store as clients of RocketMQ see it: a broker, and the nameserver that knows it."""
+    """One store as clients of RocketMQ see it: a broker, and a nameserver that knows it and the cluster's others."""
 
     store: Store
     settings: Settings
@@ -38,6 +39,7 @@ class Broker:
     timers: Timers
     transactions: Transactions
     modes: RequestModes
+    others: OtherStores
     #: Where what tools change is recorded.
     audit: AuditLog | None = None
     #: Runs something on the thread of the connections; from any thread.

@@ -39,7 +39,7 @@ from tierlog.tiering.rocketmq.frames import Frame
 
 _LOG = logging.getLogger("tierlog")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_INT64_RANGE = range(-(1 << 63), 1 << 63)
+_INT64_END = 1 << 63
 #: Bytes of a remark.
 _MOST_REMARK = 4_000
 
@@ -188,7 +188,7 @@ def parse_number(name: str, value: str) -> int:
         found = int(value) if len(value) <= 20 else None
     except ValueError:
         found = None
-    if found is None or found not in _INT64_RANGE:
+    if found is None or not -_INT64_END <= found < _INT64_END:
         raise InvalidRequestError(f"the field {name} is no number: {value[:100]!r}")
     return found
 

@@ -199,6 +199,11 @@ class Clients:
         with self._lock:
             return [one for _, one in sorted(self._producers.get(group, {}).items())]
 
+    def connected(self) -> int:
+        """Returns how many connections belong to a client that has said who it is."""
+        with self._lock:
+            return len(self._groups_of)
+
     def consumer_groups(self) -> list[str]:
         """Returns the groups of consumers that have members."""
         with self._lock:

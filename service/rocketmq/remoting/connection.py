@@ -75,6 +75,10 @@ class ConnectionOwner(Protocol):
     #: Whether a client has to speak TLS.
     requires_tls: bool
 
+    def flush_soon(self, connection: Connection) -> None:
+        """Calls :meth:`Connection.flush` when all that has come by now was looked at."""
+        ...
+
     def received(self, connection: Connection, frame: Frame) -> None:
         """Takes a whole frame."""
         ...
@@ -91,10 +95,12 @@ class ConnectionOwner(Protocol):
 class Outgoing:
     """Bytes on their way to one client, in order, and what is to be told when they have gone."""
 
-    __slots__ = ("_parts", "taken", "waiting")
+    __slots__ = ("_lenders", "_parts", "taken", "waiting")
 
     def __init__(self) -> None:
         self._parts: deque[Buffer | Callable[[], object]] = deque()
+        #: How many of the parts are to be called.
+        self._lenders = 0
         #: Bytes that the system has not taken.
         self.waiting = 0
         #: Bytes that it took so far.
@@ -108,9 +114,18 @@ class Outgoing:
                 self.waiting += len(part)
         if release is not None:
             self._parts.append(release)
+            self._lenders += 1
 
     def send(self, sendmsg: Callable[[list[Buffer]], int]) -> None:
         """Hands over all that the system takes; raises what it raises."""
+        if not self._lenders and 0 < len(self._parts) <= _PIECES:  # as most answers are
+            count = sendmsg(list(self._parts))  # type: ignore[arg-type]  # nothing is to be called
+            if count == self.waiting:
+                self._parts.clear()
+                self.waiting = 0
+                self.taken += count
+                return
+            self._advance(count)
         self._let_go()
         while self._parts:
             pieces: list[Buffer] = []
@@ -137,11 +152,12 @@ class Outgoing:
         while self._parts and callable(self._parts[0]):
             release = self._parts.popleft()
             assert callable(release)
+            self._lenders -= 1
             release()
 
     def let_go(self) -> None:
         """Copies what was lent, and lets go of it."""
-        parts, self._parts = self._parts, deque()
+        parts, self._parts, self._lenders = self._parts, deque(), 0
         for part in parts:
             if not callable(part):
                 self._parts.append(bytes(part))
@@ -151,7 +167,7 @@ class Outgoing:
 
     def drop(self) -> None:
         """Gives up what waits."""
-        parts, self._parts, self.waiting = self._parts, deque(), 0
+        parts, self._parts, self.waiting, self._lenders = self._parts, deque(), 0, 0
         for part in parts:
             if callable(part):
                 part()
@@ -212,9 +228,7 @@ class Connection:
                 release()
         else:
             self._out.add(parts, release)
-        if not self._is_flushing and not self._is_writing:
-            self._is_flushing = True
-            self._owner.loop.call_soon(self._flush)
+        self._flush_soon()
 
     def push(self, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
         """Sends the client a request that it does not answer; a client that is behind misses it."""
@@ -264,7 +278,13 @@ class Connection:
         else:
             go_on()
 
-    def _flush(self) -> None:
+    def _flush_soon(self) -> None:
+        if not self._is_flushing and not self._is_writing:
+            self._is_flushing = True
+            self._owner.flush_soon(self)
+
+    def flush(self) -> None:
+        """Hands the system what waits; after ``flush_soon``, or when the socket takes more."""
         self._is_flushing = False
         if self.is_closed:
             return
@@ -275,7 +295,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             if not self._is_writing:
                 self._is_writing = True
-                self._owner.loop.add_writer(self._sock, self._flush)
+                self._owner.loop.add_writer(self._sock, self.flush)
         except OSError:
             self.close()
             return
@@ -349,9 +369,8 @@ class Connection:
             if self._tls is not None:
                 data = self._tls.decrypt(data)
                 self._out.add(self._tls.taken())
-                if self._out.waiting and not self._is_flushing and not self._is_writing:
-                    self._is_flushing = True
-                    self._owner.loop.call_soon(self._flush)
+                if self._out.waiting:
+                    self._flush_soon()
             self._take(data)
         except (InvalidRequestError, ssl.SSLError) as error:
             _LOG.info("connection of %s is closed: %s", self.peer, error)

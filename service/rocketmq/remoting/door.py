@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,7 +33,9 @@ from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.delivery.timers import Timers
 from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.engine.store import Store
+from tierlog.service.observing.counts import DoorCounts, DoorNumbers, MessageFlow
 from tierlog.service.rocketmq.access import SignedAccess
+from tierlog.service.rocketmq.other_stores import OtherStores
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import (
     HANDLERS,
@@ -96,6 +99,15 @@ _LINGER_S = 2.0
 _LEAST_IN_WORK = 1 << 20
 
 
+#: Bytes of a request that count as in work, and when it came.
+_Begun = tuple[int, float]
+#: Requests that carry messages.
+_FLOWS: Mapping[int, MessageFlow] = {
+    RequestCode.SEND_MESSAGE: "send", RequestCode.SEND_MESSAGE_V2: "send", RequestCode.SEND_BATCH_MESSAGE: "send",
+    RequestCode.PULL_MESSAGE: "receive", RequestCode.LITE_PULL_MESSAGE: "receive", RequestCode.POP_MESSAGE: "receive",
+}  # fmt: skip
+
+
 class _NeedsArchiveError(Exception):
     """Work that must not wait for the archive came to where it would."""
 
@@ -136,6 +148,7 @@ class RemotingDoor:
         deliveries: Deliveries,
         timers: Timers,
         transactions: Transactions,
+        others: OtherStores,
         address: str,
         control: AccessControl,
         audit: AuditLog | None = None,
@@ -151,15 +164,17 @@ class RemotingDoor:
         self.buffer = bytearray(_READ_BYTES)
         self.tls = None if tls is None else tls.context
         self.requires_tls = settings.serve.tls_client_ca is not None
-        sends = SharedSends(store, self.call_soon)
+        sends = SharedSends(store, self._at_turn_end, self.call_soon)
         self._polls = LongPolls(self.loop, self.call_soon, settings.serve.max_long_polls)
         self._offsets = ConsumerOffsets(store, clock)
         self.broker = Broker(
             store, settings, clock, address=address, clients=Clients(clock, self._tell_members), sends=sends,
             polls=self._polls, offsets=self._offsets, locks=QueueLocks(clock), deliveries=deliveries, timers=timers,
             transactions=transactions, audit=audit, call_soon=self.call_soon,
-            modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)),
+            modes=RequestModes(store, clock, RequestMode(settings.rocketmq.request_mode)), others=others,
         )  # fmt: skip
+        #: What metrics tell of it.
+        self.counts = DoorCounts("remoting")
         #: Called on the loop when the door closes, before what is in work is waited for.
         self.at_stop: list[Callable[[], object]] = []
         #: The places of its connections.
@@ -171,6 +186,8 @@ class RemotingDoor:
         self._in_work = 0
         self._most_in_work = settings.serve.body_memory_bytes
         self._to_do: deque[Callable[[], object]] = deque()
+        #: Connections that have something to send.
+        self._to_flush: list[Connection] = []
         self._is_woken = False
         self._is_stopping = self._is_writing_offsets = False
         self._thread = threading.Thread(target=self._run, name="tierlog-rocketmq", daemon=True)
@@ -196,7 +213,7 @@ class RemotingDoor:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_until_complete(self._serve())
-        except BaseException:
+        except BaseException:  # also an exit: without a line nobody would learn why the door is shut
             _LOG.exception("the door for RocketMQ clients has failed")
         finally:
             self._is_up.set()
@@ -275,7 +292,25 @@ class RemotingDoor:
         while to_do:
             to_do.popleft()()
 
+    def _at_turn_end(self, work: Callable[[], object]) -> None:
+        """Runs ``work`` when the loop has looked at all that has come; from any thread."""
+        if threading.get_ident() == self._thread.ident:
+            self.loop.call_soon(work)
+        else:
+            self.call_soon(work)
+
     # what a connection asks of its owner
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Has a connection send what it has when all that has come by now was looked at."""
+        if not self._to_flush:
+            self.loop.call_soon(self._flush)
+        self._to_flush.append(connection)
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, []
+        for connection in to_flush:
+            connection.flush()
 
     def took(self, count: int) -> bool:
         """Counts bytes of requests of all connections; whether there may be more."""
@@ -294,7 +329,7 @@ class RemotingDoor:
         """Has a request answered."""
         size = len(frame.body) + REQUEST_BYTES
         connection.began(size)
-        reply = partial(self._reply, connection, frame, size)
+        reply = partial(self._reply, connection, frame, (size, self.clock.monotonic_s()))
         handler = HANDLERS.get(frame.code)
         if handler is None:
             reply(refusal(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_refused(frame.code)))
@@ -374,7 +409,7 @@ class RemotingDoor:
             assert lane.cold is not None
             self.call_soon(partial(self._move, lane, lane.cold, handler, call))
             return
-        except BaseException as error:
+        except BaseException as error:  # whatever it is: the client is answered, and the lane has room again
             answer = answer_of(error)
         self.call_soon(partial(self._left, lane))
         if answer is not None:
@@ -387,30 +422,53 @@ class RemotingDoor:
     def _left(self, lane: _Lane) -> None:
         lane.under_way -= 1
 
-    def _reply(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
-        if threading.current_thread() is self._thread:
-            self._send(connection, frame, size, answer)
+    def _reply(self, connection: Connection, frame: Frame, begun: _Begun, answer: RemotingAnswer) -> None:
+        if threading.get_ident() == self._thread.ident:
+            self._send(connection, frame, begun, answer)
         else:
             made = sum(map(len, _parts_of(answer)))
             connection.announce(made)  # whoever makes the next answer knows of this one
-            self.call_soon(partial(self._send_announced, connection, frame, size, answer, made))
+            self.call_soon(partial(self._send_announced, connection, frame, begun, answer, made))
 
     def _send_announced(
-        self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer, made: int
+        self, connection: Connection, frame: Frame, begun: _Begun, answer: RemotingAnswer, made: int
     ) -> None:
         connection.announce(-made)
-        self._send(connection, frame, size, answer)
+        self._send(connection, frame, begun, answer)
 
-    def _send(self, connection: Connection, frame: Frame, size: int, answer: RemotingAnswer) -> None:
+    def _send(self, connection: Connection, frame: Frame, begun: _Begun, answer: RemotingAnswer) -> None:
+        size, begun_s = begun
+        sent = 0
         if not frame.is_oneway and not connection.is_closed:
-            parts = _parts_of(answer)
             head = Frame(
                 int(answer.code), frame.opaque, _RESPONSE, answer.fields, remark=answer.remark, form=frame.form
             )
-            connection.send([encode_head(head, sum(map(len, parts))), *parts], answer.release)
+            if answer.body == b"":
+                connection.send((encode_head(head, 0),), answer.release)
+            else:
+                parts = _parts_of(answer)
+                sent = sum(map(len, parts))
+                connection.send([encode_head(head, sent), *parts], answer.release)
         elif answer.release is not None:
             answer.release()
         connection.ended(size)
+        self.counts.end(_request_name(frame.code), _answer_name(answer.code), received=len(frame.body), sent=sent)
+        if (flow := _FLOWS.get(frame.code)) is not None:
+            self.counts.took(flow, self.clock.monotonic_s() - begun_s)
+
+    def numbers(self) -> DoorNumbers:
+        """What is there now."""
+        clients = self.broker.clients
+        groups = clients.consumer_groups()
+        return DoorNumbers(
+            clients=clients.connected(),
+            consumers=sum(len(clients.consumers(group)) for group in groups),
+            producers=sum(len(clients.producers(group)) for group in clients.producer_groups()),
+            groups=len(groups),
+            waiting=self._polls.waiting,
+            connections=self.places.open,
+            refused={reason: value for (reason,), value in self.places.refused.reading().items()},
+        )
 
     def _tell_members(self, group: str, connections: list[Connection]) -> None:
         fields = {"consumerGroup": group}
@@ -418,8 +476,25 @@ class RemotingDoor:
             self.call_soon(partial(connection.push, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
 
 
+@functools.cache  # of codes that are handled, and one name for all others
+def _name_of(code: int) -> str:
+    return RequestCode(code).name.lower()
+
+
+def _request_name(code: int) -> str:
+    return _name_of(code) if code in HANDLERS else "other"
+
+
+@functools.cache
+def _answer_name(code: int) -> str:
+    try:
+        return ResponseCode(code).name.lower()
+    except ValueError:
+        return str(code)
+
+
 def _parts_of(answer: RemotingAnswer) -> Sequence[Buffer]:
-    return [answer.body] if isinstance(answer.body, bytes | memoryview) else answer.body
+    return [answer.body] if isinstance(answer.body, (bytes, memoryview)) else answer.body
 
 
 class _DoorListener(Listener):

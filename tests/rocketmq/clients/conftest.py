@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,29 @@ from tests.support.rocketmq.real_clients import (
     PEER_VARIABLE,
     Doors,
     RealClient,
+    SpringShop,
     TierlogServer,
+    fresh,
     java_client,
     other_client,
     real_server,
+    spring_client,
     tierlog_server,
 )
 from tests.tools.cache import ToolMissingError
-from tests.tools.rocketmq_clients import GO, JAVA_4_9, JAVA_5, JAVA_GRPC, NODE, PYTHON, ClientProgram, built, command_of
+from tests.tools.rocketmq_clients import (
+    GO,
+    JAVA_4_9,
+    JAVA_5,
+    JAVA_GRPC,
+    JAVA_SPRING,
+    NODE,
+    PYTHON,
+    RUST,
+    ClientProgram,
+    built,
+    command_of,
+)
 
 __all__ = ["shell"]
 _HERE = Path(__file__).parent
@@ -79,6 +94,22 @@ def java_4_9(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
+def folder_of() -> Callable[[ClientProgram], Path]:
+    """Where a program is built; a test that asks is skipped where a tool is missing that builds it."""
+    return _built
+
+
+@pytest.fixture(scope="session")
+def shop(doors: Doors, java_5: RealClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpringShop]:
+    """A Spring Boot application with the starter 2.3.5; its topics are there when its listeners begin."""
+    topics = {name: fresh(f"shop-{name}") for name in ("orders", "steps", "tagged")}
+    for topic in topics.values():
+        java_5.send(topic, "first")
+    with spring_client(_built(JAVA_SPRING), tmp_path_factory.mktemp("spring"), doors.remoting, topics) as shop:
+        yield shop
+
+
+@pytest.fixture(scope="session")
 def go(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The remoting client 2.1.2 for Go."""
     yield from _other(GO, doors.remoting, tmp_path_factory)
@@ -102,6 +133,12 @@ def python(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 def node(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
     """The gRPC client 1.0.8 for Node."""
     yield from _other(NODE, doors.grpc, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def rust(doors: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    """The gRPC client 5.0.0 for Rust."""
+    yield from _other(RUST, doors.grpc, tmp_path_factory)
 
 
 @pytest.fixture(params=["java_5", "java_4_9"])

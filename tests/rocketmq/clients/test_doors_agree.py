@@ -9,7 +9,9 @@ from tests.support.processes.shell import Shell
 from tests.support.rocketmq.real_clients import RealClient, TierlogServer, body_of, fresh
 
 pytestmark = pytest.mark.timeout(400)
-_DOORS = ("java_5", "java_grpc", "http")
+_DOORS = ("java_5", "java_grpc", "rust", "http")
+#: The kinds of consumers that take the least time to stop.
+_KINDS = {"java_5": "lite", "java_grpc": "simple", "rust": "simple"}
 
 
 def sent_through(door: str, server: TierlogServer, client: RealClient | None, topic: str) -> Json:
@@ -25,18 +27,17 @@ def sent_through(door: str, server: TierlogServer, client: RealClient | None, to
 
 @pytest.mark.parametrize("door", _DOORS)
 def test_a_message_of_any_door_is_read_with_equal_bytes_by_all(
-    tierlog: TierlogServer, java_5: RealClient, java_grpc: RealClient, door: str, shell: Shell
+    tierlog: TierlogServer, door: str, shell: Shell, request: pytest.FixtureRequest
 ) -> None:
     topic, group = fresh("doors"), fresh("group")
-    clients = {"java_5": java_5, "java_grpc": java_grpc}
+    clients: dict[str, RealClient] = {name: request.getfixturevalue(name) for name in _KINDS}
     expected = sent_through(door, tierlog, clients.get(door), topic)
     read: dict[str, Json] = {}
     for name, client in clients.items():
-        kind = {"java_5": "lite", "java_grpc": "simple"}[name]  # these take the least time to stop
-        (read[name],) = client.consumed(topic, f"{group}-{name}", 1, kind=kind)
+        (read[name],) = client.consumed(topic, f"{group}-{name}", 1, kind=_KINDS[name])
     (over_http,) = pulled(tierlog.doors.url, topic)
     (found,) = shell.rows("query", topic, "--key", expected["key"], "--all", "--url", tierlog.doors.url)
-    for name in ("java_5", "java_grpc"):
+    for name in clients:
         assert {field: read[name][field] for field in expected} == expected
     for message in (over_http, found):
         told = {"key": message["keys"][0], "body": message["body"].encode().hex(), "tag": message["tag"]}

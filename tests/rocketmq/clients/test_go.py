@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.rocketmq.real_clients import RealClient, body_of, fresh, keys, names
+from tests.support.rocketmq.real_clients import BEGIN_MS, RealClient, body_of, fresh, keys, names
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -35,7 +35,7 @@ def test_an_orderly_consumer_gets_each_queue_in_order_and_waits_for_what_failed(
 def test_what_failed_is_delivered_again_and_says_how_often(go: RealClient) -> None:
     topic = fresh("go-failing")
     go.send(topic, "work", count=3)
-    got = go.consumed(topic, fresh("go-group"), 3, fail=2, failing="-1", level=1, max_attempts=5)
+    got = go.consumed(topic, fresh("go-group"), 3, fail=2, failing="-1", level=1, max_attempts=5, limit_ms=BEGIN_MS)
     assert [message["attempts_before"] for message in got if message["key"] == "work-1"] == [0, 1, 2]
 
 
@@ -46,4 +46,4 @@ def test_with_broadcasting_every_member_gets_everything(go: RealClient) -> None:
         go.consumer(topic, group, kind="broadcast") as first,
         go.consumer(topic, group, kind="broadcast") as second,
     ):
-        assert keys(first(8, 60_000)) == keys(second(8, 60_000)) == names("all", 8)
+        assert keys(first(8, BEGIN_MS)) == keys(second(8, BEGIN_MS)) == names("all", 8)

@@ -1,7 +1,8 @@
-"""The gRPC clients of Java, Python and Node work unchanged: what they send, receive, acknowledge and fail to do."""
+"""The gRPC clients of Java, Python, Node and Rust work unchanged: what they send, receive, acknowledge, fail to do."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -19,9 +20,10 @@ from tests.support.rocketmq.real_clients import (
 )
 
 pytestmark = pytest.mark.timeout(400)
+_KINDS = [(name, kind) for name in ("java_grpc", "python", "node") for kind in ("push", "simple")]
 
 
-@pytest.fixture(params=["java_grpc", "python", "node"])
+@pytest.fixture(params=["java_grpc", "python", "node", "rust"])
 def client(request: pytest.FixtureRequest) -> RealClient:
     """Each in turn."""
     found: RealClient = request.getfixturevalue(request.param)
@@ -49,7 +51,7 @@ def typed(mqadmin: Callable[..., None]) -> dict[str, str]:
     return topics
 
 
-@pytest.mark.parametrize("kind", ["push", "simple"])
+@pytest.mark.parametrize(("client", "kind"), [*_KINDS, ("rust", "simple")], indirect=["client"])
 def test_what_is_sent_is_delivered_as_it_was_sent_and_again_if_it_failed(
     client: RealClient, typed: dict[str, str], kind: str
 ) -> None:
@@ -69,36 +71,59 @@ def test_what_was_acknowledged_is_not_received_again(client: RealClient, typed: 
     assert keys(client.consumed(typed["NORMAL"], group, 8, kind="simple")) == names("two", 8)
 
 
-# ---- what Java's client is driven to do
+def test_only_messages_with_the_tag_are_received(client: RealClient, typed: dict[str, str]) -> None:
+    for tag in ("no", "yes", "too"):
+        client.send(typed["NORMAL"], tag, count=4, tag=tag)
+    got = client.consumed(typed["NORMAL"], fresh("group"), 8, kind="simple", tags="yes || too")
+    assert keys(got) == sorted([*names("yes", 4), *names("too", 4)])
 
 
-@pytest.mark.parametrize("kind", ["push", "simple"])
+def test_messages_of_one_call_are_all_received(rust: RealClient, typed: dict[str, str]) -> None:
+    sent = rust.send(typed["NORMAL"], "work", count=8, how="batch")
+    got = rust.consumed(typed["NORMAL"], fresh("group"), 8, kind="simple")
+    assert {(m["key"], m["id"], m["body"]) for m in got} == {(m["key"], m["id"], body_of(m["key"])) for m in sent}
+    assert len(got) == 8
+
+
+# ---- what the clients of Java and Rust are driven to do
+
+
+@pytest.fixture(params=["java_grpc", "rust"])
+def driven(request: pytest.FixtureRequest) -> RealClient:
+    """Each in turn."""
+    found: RealClient = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("driven", "kind"), [("java_grpc", "push"), ("java_grpc", "simple"), ("rust", "simple")], indirect=["driven"]
+)
 def test_messages_of_a_group_come_in_order_and_wait_for_what_failed(
-    java_grpc: RealClient, mqadmin: Callable[..., None], typed: dict[str, str], kind: str
+    driven: RealClient, mqadmin: Callable[..., None], typed: dict[str, str], kind: str
 ) -> None:
     # RocketMQ itself hands out several messages of a group at once: a simple consumer gets what is behind a failure
     group = fresh(FIFO_GROUPS.rstrip("-*"))
     mqadmin("updateSubGroup", "-g", group, "-o", "true")
     for number in range(6):
         for message_group in ("red", "blue"):
-            java_grpc.send(typed["FIFO"], f"{message_group}-{number}", message_group=message_group)
-    got = java_grpc.consumed(typed["FIFO"], group, 12, kind=kind, fail=1, failing="-2-0", limit_ms=60_000)
+            driven.send(typed["FIFO"], f"{message_group}-{number}", message_group=message_group)
+    got = driven.consumed(typed["FIFO"], group, 12, kind=kind, fail=1, failing="-2-0", limit_ms=60_000)
     order: dict[str, list[int]] = defaultdict(list)
     for message in got:
         order[message["message_group"]].append(int(message["key"].split("-")[1]))
     assert order == {"red": [0, 1, 2, 2, 3, 4, 5], "blue": [0, 1, 2, 2, 3, 4, 5]}
 
 
-def test_a_message_with_a_time_comes_after_it_and_once(java_grpc: RealClient, typed: dict[str, str]) -> None:
-    java_grpc.send(typed["DELAY"], "late", delay_ms=3_000)
-    with java_grpc.consumer(typed["DELAY"], fresh("group"), kind="simple") as wait:
+def test_a_message_with_a_time_comes_after_it_and_once(driven: RealClient, typed: dict[str, str]) -> None:
+    driven.send(typed["DELAY"], "late", delay_ms=3_000)
+    with driven.consumer(typed["DELAY"], fresh("group"), kind="simple") as wait:
         wait(1, 60_000)
         (late,) = wait(2, 1_500)
     assert late["key"] == "late-0"
     assert late["at_ms"] - late["born_ms"] >= 2_000  # the real server's clock of timers has ticks of a second
 
 
-def test_a_transaction_is_delivered_only_when_it_is_committed(java_grpc: RealClient, typed: dict[str, str]) -> None:
+def test_a_transaction_is_delivered_only_when_it_is_committed(driven: RealClient, typed: dict[str, str]) -> None:
     decided = {
         "yes": ("COMMIT", "UNKNOWN"),
         "no": ("ROLLBACK", "UNKNOWN"),
@@ -106,8 +131,8 @@ def test_a_transaction_is_delivered_only_when_it_is_committed(java_grpc: RealCli
         "later-no": ("UNKNOWN", "ROLLBACK"),
     }
     for name, (now, later) in decided.items():
-        java_grpc.do("transaction", topic=typed["TRANSACTION"], prefix=name, now=now, later=later)
-    with java_grpc.consumer(typed["TRANSACTION"], fresh("group"), kind="simple") as wait:
+        driven.do("transaction", topic=typed["TRANSACTION"], prefix=name, now=now, later=later)
+    with driven.consumer(typed["TRANSACTION"], fresh("group"), kind="simple") as wait:
         wait(2, 90_000)
         got = wait(3, 3_000)
     assert sorted(set(keys(got))) == ["later-yes-0", "yes-0"]
@@ -120,6 +145,10 @@ def test_what_never_succeeds_goes_to_the_dead_letters(
     mqadmin("updateSubGroup", "-g", group, "-r", str(MAX_ATTEMPTS - 1))
     java_grpc.send(typed["NORMAL"], "work", count=2)
     with java_grpc.consumer(typed["NORMAL"], group, fail=100, failing="-1") as wait:
+        # a consumer whose topic is not there yet looks for it every 30 s only
+        deadline_s = time.monotonic() + 60
+        while keys(wait(2, 200)).count("work-1") < MAX_ATTEMPTS and time.monotonic() < deadline_s:
+            pass
         dead = java_5.consumed(f"%DLQ%{group}", fresh("undertaker"), 1, limit_ms=90_000)
         got = wait(1, 0)
     assert [(letter["key"], letter["body"]) for letter in dead] == [("work-1", body_of("work-1"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.rocketmq.real_clients import RealClient, fresh
+from tests.support.rocketmq.real_clients import BEGIN_MS, RealClient, fresh
 
 CLUSTER = "DefaultCluster"
 
@@ -44,7 +44,7 @@ def test_a_group_is_seen_with_its_lag_and_its_members_and_goes_back_to_a_time(ja
     topic, group = fresh("progress"), fresh("group")
     java_5.send(topic, "go", count=6)
     with java_5.consumer(topic, group) as wait:
-        wait(6, 60_000)
+        wait(6, BEGIN_MS)
         connection = java_5.mqadmin("consumerConnection", "-g", group)
         assert rows(connection, topic)
         assert "CLUSTERING" in connection

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.support.rocketmq.real_clients import RealClient, body_of, fresh, keys, names
+from tests.support.rocketmq.real_clients import BEGIN_MS, RealClient, body_of, fresh, keys, names
 
 pytestmark = pytest.mark.timeout(400)  # a fresh machine loads the jars first
 
@@ -75,7 +75,7 @@ def test_a_consumer_gets_only_the_tags_that_it_asks_for(client: RealClient) -> N
     for tag in ("a", "b", "c"):
         client.send(topic, tag, tag=tag, count=4)
     with client.consumer(topic, fresh("group"), tags="a || c") as wait:
-        wait(8, 60_000)
+        wait(8, BEGIN_MS)
         assert keys(wait(9, 1_000)) == sorted(names("a", 4) + names("c", 4))
 
 
@@ -86,7 +86,7 @@ def test_with_broadcasting_every_member_gets_everything(client: RealClient) -> N
         client.consumer(topic, group, kind="broadcast") as first,
         client.consumer(topic, group, kind="broadcast") as second,
     ):
-        assert keys(first(8, 60_000)) == keys(second(8, 60_000)) == names("all", 8)
+        assert keys(first(8, BEGIN_MS)) == keys(second(8, BEGIN_MS)) == names("all", 8)
 
 
 def test_what_failed_is_delivered_again_and_says_how_often(client: RealClient) -> None:
@@ -115,7 +115,7 @@ def test_a_message_with_a_delay_level_comes_after_its_time_and_once(client: Real
     client.send(topic, "now")
     client.do("send", topic=topic, prefix="late", **{"property.DELAY": 1})
     with client.consumer(topic, fresh("group")) as wait:
-        wait(2, 60_000)
+        wait(2, BEGIN_MS)
         got = wait(3, 1_500)
     late = {message["key"]: message["stored_ms"] - message["born_ms"] for message in got}
     assert sorted(late) == ["late-0", "now-0"]
@@ -166,10 +166,10 @@ def test_a_message_with_a_time_comes_after_it_and_once(java_5: RealClient, setti
     topic = fresh("timer")
     java_5.send(topic, "now")
     with java_5.consumer(topic, fresh("group")) as wait:
-        born_ms = wait(1, 60_000)[0]["born_ms"]
+        born_ms = wait(1, BEGIN_MS)[0]["born_ms"]
         value = {"TIMER_DELAY_MS": 2_000, "TIMER_DELAY_SEC": 2, "TIMER_DELIVER_MS": born_ms + 4_000}[setting]
         java_5.do("send", topic=topic, prefix="late", **{f"property.{setting}": value})
-        wait(2, 60_000)
+        wait(2, BEGIN_MS)
         got = wait(3, 1_500)
     late = {message["key"]: message["stored_ms"] for message in got}
     assert sorted(late) == ["late-0", "now-0"]
@@ -181,7 +181,7 @@ def test_a_recalled_message_is_not_delivered(java_5: RealClient) -> None:
     topic = fresh("recalled")
     java_5.send(topic, "now")
     with java_5.consumer(topic, fresh("group")) as wait:
-        wait(1, 60_000)
+        wait(1, BEGIN_MS)
         told = java_5.do("recall", topic=topic, prefix="late", **{"property.TIMER_DELAY_MS": 5_000})
         assert told["recalled"] == told["sent"]
         assert keys(wait(2, 7_000)) == ["now-0"]

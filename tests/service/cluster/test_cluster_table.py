@@ -61,6 +61,14 @@ def test_bytes_are_as_they_were_published() -> None:
     }  # fmt: skip
 
 
+def test_the_doors_of_a_store_are_written_beside_it_and_go_with_its_next_entry() -> None:
+    told = StoreEntry("http://a:8080", 3, "v", {"remoting": "a:9876", "grpc": "[::1]:8081"})
+    table = ClusterTable().enter("a", told)
+    assert json.loads(table.encode())["stores"]["a"]["doors"] == {"grpc": "[::1]:8081", "remoting": "a:9876"}
+    assert ClusterTable.decode(table.encode()) == table
+    assert not table.enter("a", StoreEntry("http://a:8080", 4, "v")).stores["a"].doors
+
+
 def test_what_a_newer_version_wrote_beside_is_kept() -> None:
     document = json.loads(table_of("a").encode())
     document["zones"] = {"a": "north"}
@@ -83,6 +91,8 @@ def test_newer_format_asks_for_an_upgrade() -> None:
         {"version": -1}, {"version": True}, {"version": 1 << 63}, {"stores": []}, {"stores": {"A": {}}},
         {"stores": {"a": {"url": "ftp://a", "epoch": 1, "volume_id": "v"}}},
         {"stores": {"a": {"url": 5, "epoch": 1, "volume_id": "v"}}},
+        {"stores": {"a": {"url": "http://a", "epoch": 1, "volume_id": "v", "doors": {"remoting": "nowhere"}}}},
+        {"stores": {"a": {"url": "http://a", "epoch": 1, "volume_id": "v", "doors": ["a:1"]}}},
         {"stores": {"a": {"url": "http://a", "epoch": "1", "volume_id": "v"}}},
         {"stores": {"a": {"url": "http://a", "epoch": 1, "volume_id": None}}},
         {"topics": {"a b": "a"}}, {"topics": {"a": 1}}, {"closed": {}}, {"closed": ["../x"]}, {"format": "1"},

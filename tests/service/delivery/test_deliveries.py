@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -450,6 +452,20 @@ def test_the_open_messages_of_all_queues_of_a_group_are_bounded(
 # news
 
 
+@pytest.fixture
+def waits_ms(world: DeliveryWorld, monkeypatch: pytest.MonkeyPatch) -> queue.Queue[int]:
+    """How long the clock was asked to wait, which does not move it here."""
+    asked: queue.Queue[int] = queue.Queue()
+
+    def wait(event: threading.Event, timeout_s: float) -> bool:
+        asked.put(round(timeout_s * 1000))
+        return event.wait(20)
+
+    monkeypatch.setattr(world.clock, "wait", wait)
+    return asked
+
+
+@pytest.mark.usefixtures("waits_ms")
 def test_who_watches_is_told_of_new_messages_and_of_those_whose_time_is_over(world: DeliveryWorld) -> None:
     assert world.receive() == []
     with world.watching() as told:
@@ -465,6 +481,32 @@ def test_who_watches_is_told_of_new_messages_and_of_those_whose_time_is_over(wor
         assert told.wait(10)
 
 
+def test_a_delivery_whose_time_is_over_is_noticed_although_nothing_comes_into_the_store(world: DeliveryWorld) -> None:
+    world.send("a")
+    world.receive(invisible_ms=30_000)
+    over_ms = world.clock.now_ms() + 30_000
+    with world.watching() as told:
+        assert told.wait(10)
+    assert world.clock.now_ms() == over_ms
+    assert [one.attempt for one in world.receive()] == [2]
+
+
+def test_who_watches_learns_that_a_delivery_ends_earlier_than_it_was_to(
+    world: DeliveryWorld, waits_ms: queue.Queue[int]
+) -> None:
+    world.send("a")
+    (one,) = world.receive(invisible_ms=60_000)
+    with world.watching():
+        assert waits_ms.get(timeout=10) == 60_000
+        handle = world.deliveries.extend(one.handle, 20_000)
+        while (waited_ms := waits_ms.get(timeout=10)) != 20_000:
+            assert waited_ms == 60_000
+        world.deliveries.nack(handle, delay_ms=5_000)
+        while (waited_ms := waits_ms.get(timeout=10)) != 5_000:
+            assert waited_ms == 20_000
+
+
+@pytest.mark.usefixtures("waits_ms")
 def test_who_watches_is_told_when_the_next_message_in_order_may_be_given(world: DeliveryWorld) -> None:
     world.send("a1", line="A")
     world.send("a2", line="A")

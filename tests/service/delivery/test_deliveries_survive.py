@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.service.delivery_world import DeliveryWorld
 from tests.support.world import URL
+from tierlog.service.delivery.copies import messages_from
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.groups import ResetTo
 from tierlog.tiering.base.errors import ClosedError, InvalidHandleError, ReadOnlyError
@@ -160,6 +161,29 @@ def test_deliveries_come_back_with_a_volume_that_is_restored_from_its_archive() 
     assert letters[0].properties["DLQ_REASON"] == "later"
     deliveries.close()
     assert engine.groups.committed("g").offsets["t", "store", 0] >= 4
+    engine.close()
+
+
+@pytest.mark.parametrize("is_archived", [True, False])
+def test_a_restored_volume_writes_no_dead_letter_that_the_archive_has(is_archived: bool) -> None:
+    """The archive has what was open before the letter was written, and the letter or not."""
+    world = DeliveryWorld(url=URL)
+    world.send(*"ab")
+    given = world.receive(invisible_ms=5_000)
+    world.deliveries.save()
+    world.archive()  # with both open
+    if is_archived:
+        world.deliveries.forward_to_dead_letters(given[0].handle, reason="first")
+        world.engine.archive(everything=True)
+    engine = world.open("new", restore=True)
+    deliveries = Deliveries(engine, world.clock, world.randomness)
+    world.clock.advance(5_000)
+    for one in deliveries.receive("g", "t", limit=9, invisible_ms=1_000):
+        deliveries.forward_to_dead_letters(one.handle, reason="second")
+    letters = list(messages_from(engine, "%DLQ%g", 0, 0 if is_archived else engine.start_of("%DLQ%g", 0)))
+    expected = [(b"a", "first" if is_archived else "second"), (b"b", "second")]
+    assert [(letter.record.body, letter.properties["DLQ_REASON"]) for letter in letters] == expected
+    deliveries.close()
     engine.close()
 
 

@@ -82,6 +82,16 @@ def test_offsets_of_a_queue_do_not_move() -> None:
     assert engine.offset_by_time("u", 0, time_ms, Boundary.LOWER) == at
 
 
+def test_topics_count_erased_messages_as_the_document_says() -> None:
+    world = filled()
+    engine = world.open()
+    (before,) = (topic.messages for topic in engine.topics() if topic.name == "t")
+    world.erase(engine, "t", "k0")
+    world.finish(engine)
+    assert any(world.is_erased(number) for number in range(len(world.sent)))
+    assert [topic.messages for topic in engine.topics() if topic.name == "t"] == [before]
+
+
 def test_a_pull_passes_over_erased_messages() -> None:
     world = filled()
     engine = world.open()

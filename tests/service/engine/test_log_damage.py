@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,25 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
-from tests.support.objects.damage import remove
+from tests.support.objects.damage import flipped, remove
 from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.service.served import served
 from tests.support.stores.engines import small_settings
 from tests.support.world import World, numbers_of, read_all, send
+from tierlog.client import Client
 from tierlog.index.maintenance.repair import RepairReport
 from tierlog.index.search.query import Query
 from tierlog.service.api.application.app import create_app
 from tierlog.service.engine.checks import remember_damage, repair_local, repair_log
 from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
-from tierlog.tiering.base.errors import CorruptionError, FencedError, ObjectStoreUnavailableError, StoreLockedError
+from tierlog.tiering.base.errors import (
+    ChecksumMismatchError,
+    CorruptionError,
+    FencedError,
+    ObjectStoreUnavailableError,
+    StoreLockedError,
+)
 from tierlog.tiering.base.fs import FileSystem, flush_file
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -132,6 +141,57 @@ def test_damage_below_the_checkpoint_is_told_by_whoever_meets_it_and_at_every_la
     assert sum("the log cannot be read" in record.message for record in caplog.records) == 2, "found, and at the start"
     send(world.engine, "orders", 100, 101, queue_id=0)
     assert numbers_of(read_all(world.engine, "orders", 0, 21))[-1] == 100, "all else goes on"
+
+
+def assert_names_message_20(error: CorruptionError, place: int) -> None:
+    assert error.message.startswith("message 20 of queue orders/0 cannot be read: ")
+    assert (error.path, error.position) == ("commitlog/00000000000000004096", place - 4096)
+    assert "`tierlog repair`" in str(error.hint)
+    assert "a pull from 21 on passes over this message" in str(error.hint)
+
+
+@pytest.mark.parametrize("way", ["pull", "pull_batch", "pull_records"])
+def test_a_pull_of_a_damaged_message_names_it_its_place_and_the_next_step(way: str, world: World) -> None:
+    place = damaged(world, archive=False)
+    engine = world.open()
+
+    def pulled(offset: int) -> Any:
+        with contextlib.ExitStack() as stack:
+            found: Any = getattr(engine, way)("orders", 0, offset, 50)
+            return stack.enter_context(found) if way == "pull_records" else found
+
+    assert pulled(0).next_offset == 20, "what lies before it is answered"
+    with pytest.raises(ChecksumMismatchError) as raised:
+        pulled(20)
+    assert_names_message_20(raised.value, place)
+    assert pulled(21).next_offset > 21, "as the hint says"
+
+
+def test_a_pull_of_a_damaged_frame_names_the_message_the_object_and_the_next_step(world: World) -> None:
+    filled(world)
+    world.engine.archive(everything=True, drop_hot=True)
+    key = next(iter(world.objects.list("store/log/"))).key
+    world.objects.put(key, flipped(world.objects.get(key)[0], 40))  # in its first frame
+    failed: dict[int, CorruptionError] = {}
+    for offset in range(COUNT):
+        try:
+            world.cold().pull("orders", 0, offset, 1)
+        except CorruptionError as error:
+            failed[offset] = error
+    assert 0 < len(failed) < COUNT
+    for offset, told in failed.items():
+        assert told.message.startswith(f"message {offset} of queue orders/0 cannot be read: ")
+        assert told.path == key
+        assert f"a pull from {offset + 1} on" in str(told.hint)
+
+
+def test_a_service_tells_a_client_which_message_is_damaged_and_the_next_step(world: World) -> None:
+    place = damaged(world, archive=False)
+    with served(world.open(), world.settings) as url, Client(url) as client:
+        with pytest.raises(ChecksumMismatchError) as raised:
+            client.pull("orders", 0, 20)
+        assert_names_message_20(raised.value, place)
+        assert client.pull("orders", 0, 21).messages
 
 
 @pytest.mark.parametrize("order", list(Order))

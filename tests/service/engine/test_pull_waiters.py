@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tierlog.service.engine.background import PullWaiters
+from tierlog.tiering.base.clock import ManualClock, SystemClock
 from tierlog.tiering.base.errors import DiskFailedError
 
 _S = 20.0
@@ -20,7 +22,7 @@ def stopping() -> threading.Event:
 
 @pytest.fixture
 def waiters(stopping: threading.Event) -> Iterator[PullWaiters]:
-    made = PullWaiters(lambda: None, stopping)
+    made = PullWaiters(lambda: None, stopping, SystemClock())
     yield made
     stopping.set()
     made.stop()
@@ -84,12 +86,60 @@ def test_a_failure_sends_everybody_to_read_and_the_next_look_works(stopping: thr
         if failing:
             raise DiskFailedError("scripted")
 
-    waiters = PullWaiters(catch_up, stopping)
+    waiters = PullWaiters(catch_up, stopping, SystemClock())
     with waiters.watch(here.is_set, sent.set):
         assert sent.wait(_S)
     failing = False
     here.set()
     with waiters.watch(here.is_set, told.set):
+        assert told.wait(_S)
+    stopping.set()
+    waiters.stop()
+
+
+class _WatchedClock(ManualClock):
+    """Notes how long each wait is to be, in ms, and ends none of them."""
+
+    def __init__(self) -> None:
+        super().__init__(now_ms=1_000)
+        self.asked: queue.Queue[int] = queue.Queue()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.asked.put(round(timeout_s * 1000))
+        if event.wait(_S):
+            return True
+        raise AssertionError("nobody woke the thread")
+
+
+def test_the_thread_sleeps_until_the_first_time_and_is_woken_for_an_earlier_one(
+    stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = _WatchedClock()
+    waiters = PullWaiters(lambda: None, stopping, clock)
+    due_ms, told = [7_000], threading.Event()
+    with waiters.watch(lambda: clock.now_ms() >= due_ms[0], told.set, lambda: due_ms[0]):
+        assert [clock.asked.get(timeout=_S) for _ in range(2)] == [6_000] * 2  # the news is the watch itself
+        with monkeypatch.context() as patched:
+            looked: list[None] = []
+            patched.setattr(waiters, "look", lambda: looked.append(None))
+            waiters.look_by(7_000)
+            waiters.look_by(8_000)
+            assert looked == [], "nobody needs to be woken for that"
+        due_ms[0] = 3_000
+        waiters.look_by(3_000)
+        assert clock.asked.get(timeout=_S) == 2_000
+        assert not told.is_set()
+        clock.advance(2_000)
+        waiters.look()
+        assert told.wait(_S)
+    stopping.set()
+    waiters.stop()
+
+
+def test_who_waits_for_a_time_is_told_although_nothing_comes(stopping: threading.Event) -> None:
+    clock, told = ManualClock(1_000), threading.Event()
+    waiters = PullWaiters(lambda: None, stopping, clock)
+    with waiters.watch(lambda: clock.now_ms() >= 61_000, told.set, lambda: 61_000):
         assert told.wait(_S)
     stopping.set()
     waiters.stop()

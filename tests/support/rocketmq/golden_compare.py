@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,17 +71,8 @@ def compare(name: str, folder: Path) -> Comparison:
     before = _files(root)
     for file in wanted["files"]:
         found.check("files as shipped", file["path"], (file["size"], file["sha256"]), before.get(file["path"]))
-    components = Components(Settings(), SystemClock(), LocalFileSystem(), SystemRandomness())
-    parts = open_parts(root, components, cold_url=None, store_id=None, read_only=True)
-    try:
-        store = _Opened(parts, wanted, found)
-        for part in (
-            store.state, store.messages, store.queues, store.get_message, store.offset_by_time, store.query_message,
-            store.look_message,
-        ):  # fmt: skip
-            part()
-    finally:
-        parts.resources.close()
+    with opened(root) as parts:
+        ask(parts, wanted, found)
     fields = (
         "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset",
     )  # fmt: skip
@@ -94,6 +86,27 @@ def compare(name: str, folder: Path) -> Comparison:
     found.check("state", "abort file", wanted["abortBefore"], (root / "abort").exists())
     found.check("state", "files after reading", before, _files(root))
     return found
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[StoreParts]:
+    """A broker's store, read-only."""
+    components = Components(Settings(), SystemClock(), LocalFileSystem(), SystemRandomness())
+    parts = open_parts(root, components, cold_url=None, store_id=None, read_only=True)
+    try:
+        yield parts
+    finally:
+        parts.resources.close()
+
+
+def ask(parts: StoreParts, wanted: Json, found: Comparison) -> None:
+    """Compare all answers with RocketMQ's."""
+    store = _Opened(parts, wanted, found)
+    for part in (
+        store.state, store.messages, store.queues, store.get_message, store.offset_by_time, store.query_message,
+        store.look_message,
+    ):  # fmt: skip
+        part()
 
 
 def _files(root: Path) -> dict[str, tuple[int, str]]:

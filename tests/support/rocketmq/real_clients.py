@@ -26,6 +26,11 @@ PEER_VARIABLE = "TIERLOG_ROCKETMQ_PEER"
 MAX_ATTEMPTS = 2
 #: The groups that get the messages of a message group in their order.
 FIFO_GROUPS = "fifo-*"
+#: A push consumer of Java or Node stops when its last call has waited for so long.
+_LONG_POLL_MS = 2_000
+#: Time for a consumer's first messages. Clients that missed something at their start look again half a minute later,
+#: which is too late, so that a door that lets them miss it is found. Apache RocketMQ does let them.
+BEGIN_MS = 90_000 if os.environ.get(PEER_VARIABLE) == "real" else 30_000
 _ANSWER_LIMIT_S = 100.0
 _names = itertools.count(1)
 
@@ -41,6 +46,9 @@ class Doors:
     remoting: str
     grpc: str
     url: str = ""
+    #: Of Apache RocketMQ: where its broker itself listens, and its process.
+    broker_port: int = 0
+    pid: int = 0
 
 
 @dataclass
@@ -106,20 +114,51 @@ def other_client(command: Sequence[str], work: Path, address: str) -> Iterator[R
         yield RealClient(program, address)
 
 
+@dataclass
+class SpringShop(RealClient):
+    """The application of ``java/spring``; its listeners run as long as it does."""
+
+    topics: dict[str, str]
+
+    def received(self, listener: str, prefix: str, count: int, *, limit_ms: int = 60_000) -> list[Json]:
+        """What a listener has got of the keys that begin so, when it has so many or when time is over."""
+        said = {"listener": listener, "prefix": prefix, "count": count, "limit_ms": limit_ms}
+        return list(self.do("received", **said)["messages"])
+
+
+@contextlib.contextmanager
+def spring_client(
+    built: Path, work: Path, address: str, topics: dict[str, str], **settings: str
+) -> Iterator[SpringShop]:
+    """The Spring Boot application, which finds its ``application.properties`` in the folder where it is begun."""
+    properties = {
+        "rocketmq.name-server": address,
+        "rocketmq.producer.group": "shop",
+        **{f"shop.{name}": topic for name, topic in topics.items()},
+        **settings,
+    }
+    (work / "application.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    with java_program(class_path(built), "Spring", work, heap="256m") as program:
+        yield SpringShop(program, address, topics)
+
+
 class TierlogServer:
     """Our own service with both doors open, killed and begun again at the same addresses."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, store_id: str | None = None, **settings: str) -> None:
+        """With ``store_id`` it is a store of its own beside others of the same folder."""
         self.doors = Doors(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
         self.cold_url = f"file://{folder / 'cold'}"
-        self.root = folder / "store"
+        self.root = folder / (store_id or "store")
         own = {
             "TIERLOG_ROCKETMQ_LISTEN": self.doors.remoting,
             "TIERLOG_ROCKETMQ_GRPC_LISTEN": self.doors.grpc,
             "TIERLOG_ROCKETMQ_MAX_ATTEMPTS": str(MAX_ATTEMPTS),
             "TIERLOG_ROCKETMQ_FIFO_GROUPS": FIFO_GROUPS,
+            "TIERLOG_ROCKETMQ_LONG_POLL_MS": str(_LONG_POLL_MS),
         }
-        self._node = Node(self.root, self.cold_url, "", settings={**own, **settings})
+        flags = () if store_id is None else ("--store-id", store_id)
+        self._node = Node(self.root, self.cold_url, "", flags, settings={**own, **settings})
         self.doors.url = self._node.url
 
     def start(self) -> None:
@@ -138,9 +177,9 @@ class TierlogServer:
 
 
 @contextlib.contextmanager
-def tierlog_server(folder: Path, **settings: str) -> Iterator[TierlogServer]:
+def tierlog_server(folder: Path, store_id: str | None = None, **settings: str) -> Iterator[TierlogServer]:
     """One that runs, and is killed in the end."""
-    server = TierlogServer(folder, **settings)
+    server = TierlogServer(folder, store_id, **settings)
     try:
         server.start()
         yield server
@@ -149,15 +188,15 @@ def tierlog_server(folder: Path, **settings: str) -> Iterator[TierlogServer]:
 
 
 @contextlib.contextmanager
-def real_server(built: Path, folder: Path) -> Iterator[Doors]:
-    """Apache RocketMQ in a process of its own."""
+def real_server(built: Path, folder: Path, *settings: str) -> Iterator[Doors]:
+    """Apache RocketMQ in a process of its own; settings of the broker, ``name=value``, count instead of the tests'."""
     nameserver, broker, _, availability, grpc = ports = [free_port() for _ in range(5)]
     # a broker also takes the port two below its own
     assert broker - 2 not in ports
-    arguments: Sequence[str] = [str(folder), *map(str, (nameserver, broker, availability, grpc))]
+    arguments: Sequence[str] = [str(folder), *map(str, (nameserver, broker, availability, grpc)), *settings]
     with java_program(class_path(built), "RealServer", folder, arguments=arguments) as program:
         program.ask("up?", limit_s=_ANSWER_LIMIT_S)
-        yield Doors(f"127.0.0.1:{nameserver}", f"127.0.0.1:{grpc}")
+        yield Doors(f"127.0.0.1:{nameserver}", f"127.0.0.1:{grpc}", broker_port=broker, pid=program.pid)
 
 
 def body_of(key: str) -> str:

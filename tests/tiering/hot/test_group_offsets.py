@@ -169,7 +169,7 @@ def test_commits_that_come_while_one_is_written_share_the_next_write() -> None:
     threads.append(threading.Thread(target=stale))
     for thread in threads[1:]:
         thread.start()
-    while len(groups._waiting) < 9:
+    while len(groups._changes._waiting) < 9:
         pass
     fs.go_on.set()
     for thread in threads:

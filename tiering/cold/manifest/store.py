@@ -196,10 +196,13 @@ class ManifestStore(ArchiveCatalogue):
             self._check_owner(head, owner, log_end)
 
     def check_owner_seen(self, owner: Ownership, *, log_end: int) -> None:
-        """Checks as :meth:`check_owner` does, by the head that was seen last and without a request."""
-        with self._lock:
-            if self._head is not None:
-                self._check_owner(self._head, owner, log_end)
+        """Checks as :meth:`check_owner` does, by the head that was seen last and without a request.
+
+        It does not wait for a request that is under way either, as a dead bucket keeps it so for long.
+        """
+        head = self._head
+        if head is not None:
+            self._check_owner(head, owner, log_end)
 
     def _check_owner(self, head: Head, owner: Ownership, log_end: int | None) -> None:
         if head.volume_id != owner.volume_id:

@@ -15,6 +15,7 @@ from tierlog.service.engine.groups import allocate
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
 from tierlog.service.rocketmq.remoting.handlers.pulling import check_may_read
+from tierlog.service.rocketmq.remoting.handlers.routes import queues_by_store
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import queues_of
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.service.rocketmq.remoting.request_modes import RequestMode
@@ -26,17 +27,25 @@ _PULL, _POP = "PULL", "POP"
 _BROADCASTING = "BROADCASTING"
 
 
-def _on_average(queues: int, clients: Sequence[str], client: str) -> list[int]:
-    found = allocate({"": {"": queues}}, {one: {""} for one in clients})
-    return [queue_id for _, _, queue_id in found[client]]
+#: A queue: the store's name, and its number there.
+_Queue = tuple[str, int]
 
 
-def _in_turn(queues: int, clients: Sequence[str], client: str) -> list[int]:
-    return list(range(sorted(clients).index(client), queues, len(clients)))
+def _on_average(queues: Mapping[str, int], clients: Sequence[str], client: str) -> list[_Queue]:
+    found = allocate({"": queues}, {one: {""} for one in clients})
+    return [(store_id, queue_id) for _, store_id, queue_id in found[client]]
+
+
+def _in_turn(queues: Mapping[str, int], clients: Sequence[str], client: str) -> list[_Queue]:
+    return _all(queues)[sorted(clients).index(client) :: len(clients)]
+
+
+def _all(queues: Mapping[str, int]) -> list[_Queue]:
+    return [(name, queue_id) for name in sorted(queues) for queue_id in range(queues[name])]
 
 
 #: By the name that a client has for it: the queues of one of several clients.
-_STRATEGIES: Mapping[str, Callable[[int, Sequence[str], str], list[int]]] = {
+_STRATEGIES: Mapping[str, Callable[[Mapping[str, int], Sequence[str], str], list[_Queue]]] = {
     "AVG": _on_average,
     "AVG_BY_CIRCLE": _in_turn,
 }
@@ -44,19 +53,21 @@ _STRATEGIES: Mapping[str, Callable[[int, Sequence[str], str], list[int]]] = {
 
 @handles(RequestCode.QUERY_ASSIGNMENT, lane=CallLane.READ)
 def query_assignment(call: RemotingCall) -> RemotingAnswer:
-    """Answers with a client's queues of a topic."""
+    """Answers with a client's queues of a topic, in all stores that are there."""
     asked = _texts(call, "topic", "consumerGroup", "clientId")
     topic, broker = asked["topic"], call.broker
     check_may_read(call, topic)
-    queues = queues_of(broker, topic)
+    queues_of(broker, topic)
+    broker.others.ask(topic)
+    queues = queues_by_store(broker, topic)
     document = call.document()
     pops = document.get("messageModel") != _BROADCASTING and _pops(broker, topic, asked["consumerGroup"])
     clients = [one.client_id for one in broker.clients.consumers(asked["consumerGroup"])]
-    found: Sequence[int]
+    found: list[_Queue]
     if pops:
-        found = [] if topic.startswith(RETRY_PREFIX) else [ANY_QUEUE]
+        found = [] if topic.startswith(RETRY_PREFIX) else [(name, ANY_QUEUE) for name in queues]
     elif document.get("messageModel") == _BROADCASTING:
-        found = range(queues)
+        found = _all(queues)
     elif asked["clientId"] not in clients:
         found = []  # its heartbeat comes
     else:
@@ -66,7 +77,7 @@ def query_assignment(call: RemotingCall) -> RemotingAnswer:
         found = strategy(queues, clients, asked["clientId"])
     mode = _POP if pops else _PULL
     assignments = [
-        {"messageQueue": MessageQueue(broker.name, queue_id, topic).to_json(), "mode": mode} for queue_id in found
+        {"messageQueue": MessageQueue(name, queue_id, topic).to_json(), "mode": mode} for name, queue_id in found
     ]
     return RemotingAnswer.of_json({"messageQueueAssignments": assignments})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.group_topics import RETRY_PREFIX
+from tierlog.service.delivery.group_topics import QUEUES_OF_GROUP, RETRY_PREFIX
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import parse_heartbeat, parse_subscription
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -11,8 +11,6 @@ from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 #: How clients that know of subscriptions by fingerprint are told that this broker does too.
 _KNOWS_FINGERPRINTS, _HAS_CHANGED = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"
-#: Queues of a group's topic of messages to deliver again.
-_RETRY_QUEUES = 1
 _TAG = "TAG"
 
 
@@ -25,7 +23,7 @@ def heartbeat(call: RemotingCall) -> RemotingAnswer:
         for topic in one.subscriptions:
             if not topic.startswith(RETRY_PREFIX):
                 call.caller.check(Scope.READ, topic)
-        store.make_topic(RETRY_PREFIX + one.group, _RETRY_QUEUES, may_make=True)
+        store.make_topic(RETRY_PREFIX + one.group, QUEUES_OF_GROUP, may_make=True)
     are_known = call.broker.clients.heartbeat(beat, call.connection)
     is_as_before = are_known and beat.fingerprint
     return RemotingAnswer({_KNOWS_FINGERPRINTS: "true", _HAS_CHANGED: "false" if is_as_before else "true"})

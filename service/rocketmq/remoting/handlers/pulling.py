@@ -22,6 +22,8 @@ MOST_BYTES, _MOST_MESSAGES = 4 << 20, 10_000
 #: Below it records are copied, which costs less than to keep the log pinned until they are sent.
 _COPIED_BYTES = 32 << 10
 _TAG = "TAG"
+#: What is filtered by, here: nothing said is tags.
+_KINDS = (_TAG, "")
 _CODES = {
     PullStatus.FOUND: ResponseCode.SUCCESS,
     PullStatus.NO_NEW_MESSAGE: ResponseCode.PULL_NOT_FOUND,
@@ -82,14 +84,27 @@ def _tag_hashes(call: RemotingCall, group: str, topic: str, flags: int) -> froze
         if known is None:
             return refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
         if known.version < call.number("subVersion", 0):
-            return refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+            return _unfiltered(call)
         expression, kind = known.expression, known.kind
-    if kind not in (_TAG, ""):
+    if kind not in _KINDS:
         return refusal(
             ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind[:100]}"
         )
     wanted = TagFilter.parse(expression)
     return None if wanted is None else wanted.hashes
+
+
+def _unfiltered(call: RemotingCall) -> RemotingAnswer | None:
+    """Lets a client have everything whose newest subscription is not known, or refuses what is no filter by tags.
+
+    Java's clients give their subscription a new version with each change of their queues. The heartbeat that says so is
+    left out if another one is being sent just then, and the next comes half a minute later. A refusal, which is what
+    RocketMQ answers, lets the client stand still for so long. What comes unfiltered is right: every client looks at the
+    tags itself, as a broker looks at their hashes only.
+    """
+    if call.text("expressionType", _TAG) not in _KINDS:
+        return refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return None
 
 
 def _answer(found: PulledRecords, opened: ExitStack) -> RemotingAnswer:

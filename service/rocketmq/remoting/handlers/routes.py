@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.delivery.group_topics import QUEUES_OF_GROUP, RETRY_PREFIX, is_group_topic
 from tierlog.service.rocketmq.remoting.broker import Broker
-from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles
+from tierlog.service.rocketmq.remoting.calls import CallLane, OnLaneError, RemotingAnswer, RemotingCall, handles
 from tierlog.service.rocketmq.topics import AUTO_CREATE_TOPIC, may_write
 from tierlog.tiering.base.errors import ForbiddenError, TopicNotFoundError
+from tierlog.tiering.message.batch import validate_topic
 from tierlog.tiering.rocketmq.codes import RequestCode
 
 #: Bits of a topic's permission: others inherit it, reading, writing.
@@ -19,26 +22,33 @@ MASTER_ID = 0
 
 @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, lane=CallLane.LOOP)
 def route_of_topic(call: RemotingCall) -> RemotingAnswer:
-    """Answers with the one broker and the topic's queues."""
+    """Answers with the stores that have a topic, each a broker with its queues.
+
+    A group's topic of retries has a route before it is there, which it is from the group's first heartbeat on. A new
+    group's client asks once before that heartbeat, and again half a minute later: it would get what failed only then.
+    """
     topic, broker = call.text("topic"), call.broker
-    if not (call.caller.may(Scope.READ, topic) or call.caller.may(Scope.PRODUCE, topic)):
+    # who may produce any topic may ask where one that is not there yet would be: sending it decides
+    produced = None if topic == AUTO_CREATE_TOPIC else topic
+    read = None if is_group_topic(topic) else produced
+    if not (call.caller.may(Scope.READ, read) or call.caller.may(Scope.PRODUCE, produced)):
         raise ForbiddenError(f"{call.caller.name!r} has no right to topic {topic[:300]!r}")
-    if topic == AUTO_CREATE_TOPIC and broker.settings.create_topics:
-        return RemotingAnswer.of_json(route(broker, broker.settings.hot.default_queues, _INHERIT | _READ | _WRITE))
-    queues = broker.store.find_queues(topic)
-    if queues is None:
+    _ask_others(call, topic)
+    queues = queues_by_store(broker, topic)
+    if not queues:
         raise TopicNotFoundError(f"No topic route info in name server for the topic: {topic[:300]}")
-    return RemotingAnswer.of_json(route(broker, queues, _READ | (_WRITE if may_write(topic) else 0)))
+    return RemotingAnswer.of_json(_route(broker, topic, queues))
 
 
 @handles(RequestCode.GET_BROKER_CLUSTER_INFO, lane=CallLane.LOOP)
 def cluster_info(call: RemotingCall) -> RemotingAnswer:
-    """Answers with the cluster of one broker."""
+    """Answers with the stores of the cluster that answer, each a broker."""
     broker = call.broker
-    cluster = broker.settings.rocketmq.cluster
+    _ask_others(call, AUTO_CREATE_TOPIC)
+    found = addresses(broker)
     document = {
-        "brokerAddrTable": {broker.name: broker_data(broker)},
-        "clusterAddrTable": {cluster: [broker.name]},
+        "brokerAddrTable": {name: broker_data(broker, name, address) for name, address in found.items()},
+        "clusterAddrTable": {broker.settings.rocketmq.cluster: list(found)},
     }
     return RemotingAnswer.of_json(document)
 
@@ -54,23 +64,61 @@ def readable_topics(call: RemotingCall) -> list[str]:
     return [name for name in sorted(call.broker.store.queue_counts()) if call.caller.may(Scope.READ, name)]
 
 
-def route(broker: Broker, queues: int, permission: int) -> dict[str, Any]:
-    """Returns the route of a topic with so many queues."""
-    queue_data = {
-        "brokerName": broker.name,
-        "perm": permission,
-        "readQueueNums": queues,
-        "topicSysFlag": 0,
-        "writeQueueNums": queues,
-    }
-    return {"brokerDatas": [broker_data(broker)], "filterServerTable": {}, "queueDatas": [queue_data]}
+def addresses(broker: Broker) -> dict[str, str]:
+    """Returns the addresses of the stores that are there, by name; the own one too."""
+    return dict(sorted({**broker.others.brokers("remoting"), broker.name: broker.address}.items()))
 
 
-def broker_data(broker: Broker) -> dict[str, Any]:
-    """Returns the addresses of the broker."""
+def queues_by_store(broker: Broker, topic: str) -> dict[str, int]:
+    """Returns how many queues a topic has in each store that is there and has it, in the order of RocketMQ's clients.
+
+    The topic that stands for those to be made, and topics of retries, are in each of them.
+    """
+    if topic == AUTO_CREATE_TOPIC and broker.settings.create_topics:
+        return dict.fromkeys(addresses(broker), broker.settings.hot.default_queues)
+    if topic.startswith(RETRY_PREFIX):
+        validate_topic(topic)
+        return dict.fromkeys(addresses(broker), QUEUES_OF_GROUP)
+    found = {name: queues for name, (_, queues) in broker.others.with_topic(topic, "remoting").items()}
+    own = broker.store.find_queues(topic)
+    if own is not None:
+        found[broker.name] = own
+    return dict(sorted(found.items()))
+
+
+def _ask_others(call: RemotingCall, topic: str) -> None:
+    """Learns what the other stores have, on a thread, as it takes time."""
+    if call.broker.others.are_known("remoting"):
+        if call.lane is CallLane.LOOP:
+            raise OnLaneError(CallLane.READ)
+        call.broker.others.ask(topic)
+
+
+def _route(broker: Broker, topic: str, queues: Mapping[str, int]) -> dict[str, Any]:
+    known = addresses(broker)
+    there = {name: count for name, count in queues.items() if name in known}  # it may go in between
+    queue_datas = [
+        {
+            "brokerName": name, "perm": _permission(broker, topic, name), "readQueueNums": count, "topicSysFlag": 0,
+            "writeQueueNums": count,
+        }
+        for name, count in there.items()
+    ]  # fmt: skip
+    broker_datas = [broker_data(broker, name, known[name]) for name in there]
+    return {"brokerDatas": broker_datas, "filterServerTable": {}, "queueDatas": queue_datas}
+
+
+def _permission(broker: Broker, topic: str, store_id: str) -> int:
+    inherited = _INHERIT if topic == AUTO_CREATE_TOPIC else 0
+    may = (topic == AUTO_CREATE_TOPIC or may_write(topic)) and broker.others.takes(topic, store_id)
+    return inherited | _READ | (_WRITE if may else 0)
+
+
+def broker_data(broker: Broker, name: str, address: str) -> dict[str, Any]:
+    """Returns where a store's door is, as clients are told of a broker."""
     return {
-        "brokerAddrs": {str(MASTER_ID): broker.address},
-        "brokerName": broker.name,
+        "brokerAddrs": {str(MASTER_ID): address},
+        "brokerName": name,
         "cluster": broker.settings.rocketmq.cluster,
         "enableActingMaster": False,
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import (
     DEAD_LETTER_PREFIX,
     FIRST_RETRY_LEVEL,
+    QUEUES_OF_GROUP,
     RETRY_PREFIX,
     dead_letter_topic,
     is_group_topic,
@@ -50,10 +51,13 @@ _LONG = {
     "m": "batch",
 }  # fmt: skip
 _SHORT = {name: name for name in _LONG}
-_INT32_END = 1 << 31
+#: What most numbers of a header are.
+_SMALL = {str(number): number for number in range(64)}
 #: The property of a message whose producer says later what became of it.
-_PREPARED = f"{VALUE_END}TRAN_MSG{NAME_END}true{VALUE_END}"
-_QUEUES_OF_GROUP = 1
+_PREPARED_NAME = "TRAN_MSG"
+_PREPARED = f"{VALUE_END}{_PREPARED_NAME}{NAME_END}true{VALUE_END}"
+_UNIQUE = UNIQ_KEY + NAME_END
+_LATER_UNIQUE = VALUE_END + _UNIQUE
 #: The next queue for a client that leaves the choice to the broker.
 _turn = count()
 
@@ -88,7 +92,9 @@ def _send(call: RemotingCall) -> RemotingAnswer | None:
         most = _number(fields, names["l"], call.broker.settings.rocketmq.max_attempts)
         if reconsumed > most:
             topic = DEAD_LETTER_PREFIX + topic.removeprefix(RETRY_PREFIX)
-    queues = _queues(call, topic, _number(fields, names["d"], 0), fields.get(names["c"], AUTO_CREATE_TOPIC))
+    queues = call.broker.store.find_queues(topic)
+    if queues is None:
+        queues = _made(call, topic, _number(fields, names["d"], 0), fields.get(names["c"], AUTO_CREATE_TOPIC))
     queue_id = _number(fields, names["e"], -1)
     if queue_id >= queues:
         return refusal(
@@ -103,7 +109,7 @@ def _send(call: RemotingCall) -> RemotingAnswer | None:
         born_host=call.connection.host, reconsume_times=reconsumed,
     )  # fmt: skip
     more = {"transactionId": unique_key(text)}
-    if not is_batch and _PREPARED in f"{VALUE_END}{text}{VALUE_END}":
+    if not is_batch and _PREPARED_NAME in text and _PREPARED in f"{VALUE_END}{text}{VALUE_END}":
         sent = _half(call, sent)
     elif not topic.startswith(DEAD_LETTER_PREFIX):
         sent, more = _delayed(call, sent, more)
@@ -172,7 +178,7 @@ def send_back(call: RemotingCall) -> RemotingAnswer | None:
         text = properties_of_dead_letter(record)
     else:
         text = properties_of_retry(record, level or FIRST_RETRY_LEVEL + record.reconsume_times)
-    store.make_topic(topic, _QUEUES_OF_GROUP, may_make=True)
+    store.make_topic(topic, QUEUES_OF_GROUP, may_make=True)
     sent = Sent(
         topic=topic, queue_id=0, body=record.body, properties=text, flag=record.flag, sys_flag=record.sys_flag,
         born_ms=record.born_ms, born_host=record.born_host, reconsume_times=record.reconsume_times + 1,
@@ -189,27 +195,30 @@ def _answer_back(call: RemotingCall, found: Sequence[Appended] | BaseException) 
 
 def check_may_send(call: RemotingCall, topic: str) -> None:
     """Raises :class:`ForbiddenError` or :class:`InvalidRequestError` unless the caller may send to the topic."""
-    validate_topic(topic)
-    check_may_write(topic)
-    if is_group_topic(topic):
+    if _is_of_group(topic):
         call.caller.check(Scope.READ)  # who consumes gives back what it could not do
     else:
         call.caller.check(Scope.PRODUCE, topic)
 
 
-def _queues(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
-    """Returns the topic's number of queues; a topic that is not there yet is made, on another lane."""
+@lru_cache(maxsize=1024)
+def _is_of_group(topic: str) -> bool:
+    """Whether a topic that clients may write to is a group's own; errors, as for any other name, are not kept."""
+    validate_topic(topic)
+    check_may_write(topic)
+    return is_group_topic(topic)
+
+
+def _made(call: RemotingCall, topic: str, wanted: int, like: str) -> int:
+    """Makes a topic that is not there, on another lane, and returns its number of queues."""
     store, settings = call.broker.store, call.broker.settings
-    queues = store.find_queues(topic)
-    if queues is not None:
-        return queues
     is_of_group = is_group_topic(topic)
     if not is_of_group and not (settings.create_topics and like == AUTO_CREATE_TOPIC):
         raise TopicNotFoundError(f"topic[{topic}] not exist, apply first please!")
     if call.lane is CallLane.LOOP:
         raise OnLaneError(CallLane.APPEND)
     most = settings.hot.default_queues
-    made = _QUEUES_OF_GROUP if is_of_group else min(max(1, wanted or most), most)
+    made = QUEUES_OF_GROUP if is_of_group else min(max(1, wanted or most), most)
     store.make_topic(topic, made, may_make=True)
     return store.find_queues(topic) or made
 
@@ -242,19 +251,19 @@ def sent_answer(found: Sequence[Appended], more: Mapping[str, str]) -> RemotingA
 
 def unique_key(properties: str) -> str:
     """Returns the client's own id of a message, out of its property text; empty if it has none."""
-    name = UNIQ_KEY + NAME_END
-    at = 0 if properties.startswith(name) else properties.find(VALUE_END + name) + 1
-    if not at and not properties.startswith(name):
+    at = 0 if properties.startswith(_UNIQUE) else properties.find(_LATER_UNIQUE) + 1
+    if not at and not properties.startswith(_UNIQUE):
         return ""
-    begin = at + len(name)
+    begin = at + len(_UNIQUE)
     end = properties.find(VALUE_END, begin)
     return properties[begin:] if end < 0 else properties[begin:end]
 
 
 def _number(fields: Mapping[str, str], name: str, default: int | None) -> int:
     value = fields.get(name)
-    if value is None or value == "":
+    if not value:
         if default is None:
             raise InvalidRequestError(f"the field {name} is missing")
         return default
-    return parse_number(name, value)
+    found = _SMALL.get(value)
+    return parse_number(name, value) if found is None else found

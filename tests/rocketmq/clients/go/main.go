@@ -89,7 +89,8 @@ func producerOf(address string) (rocketmq.Producer, error) {
 	}
 	made, err := rocketmq.NewProducer(
 		producer.WithNameServer(primitive.NamesrvAddr{address}), producer.WithGroupName("go-producers"),
-		producer.WithInstanceName("producers"), producer.WithRetry(2), producer.WithSendMsgTimeout(20*time.Second))
+		producer.WithInstanceName("producers"), producer.WithRetry(2), producer.WithSendMsgTimeout(20*time.Second),
+		producer.WithQueueSelector(producer.NewHashQueueSelector())) // any queue, if there is no sharding key
 	if err == nil {
 		err = made.Start()
 	}
@@ -108,6 +109,9 @@ func described(c call) []*primitive.Message {
 		message := primitive.NewMessage(c.Get("topic"), body).WithKeys([]string{key})
 		if c.Has("tag") {
 			message.WithTag(c.Get("tag"))
+		}
+		if c.Get("how") == "ordered" {
+			message.WithShardingKey(strconv.Itoa(number % c.number("shards", 1)))
 		}
 		if level := c.number("property.DELAY", 0); level > 0 {
 			message.WithDelayTimeLevel(level)

@@ -41,12 +41,17 @@ class Consumption {
 
   async receive() {
     while (!this.over) {
-      for (const message of await this.consumer.receive(16, 15000)) {
-        if (this.takes(message)) {
-          await this.consumer.ack(message);
-        } else {
-          await this.consumer.changeInvisibleDuration(message, 1000);
+      try {
+        for (const message of await this.consumer.receive(16, Number(this.call.invisible_ms ?? 15000))) {
+          if (this.takes(message)) {
+            await this.consumer.ack(message);
+          } else {
+            await this.consumer.changeInvisibleDuration(message, 1000);
+          }
         }
+      } catch (error) {
+        console.error(error); // the server may be gone for a moment
+        await pause(100);
       }
     }
   }
@@ -62,7 +67,7 @@ class Consumption {
     }
     this.got.push({
       topic: message.topic, key, tag: message.tag ?? null, body: message.body.toString('hex'), id: message.messageId,
-      attempts_before: message.deliveryAttempt - 1, done,
+      message_group: message.messageGroup ?? null, attempts_before: message.deliveryAttempt - 1, done,
     });
     this.done += done ? 1 : 0;
     return done;
@@ -86,7 +91,10 @@ const commands = {
     for (let number = 0; number < Number(call.count ?? 1); number++) {
       const key = `${call.prefix}-${number}`;
       const body = Buffer.from(`body of ${key}`);
-      const receipt = await producers.get(call.topic).send({ topic: call.topic, tag: call.tag, keys: [key], body });
+      const receipt = await producers.get(call.topic).send({
+        topic: call.topic, tag: call.tag, keys: [key], body, messageGroup: call.message_group,
+        ...(call.delay_ms ? { delay: Number(call.delay_ms) } : {}),
+      });
       messages.push({ key, body: body.toString('hex'), id: receipt.messageId, status: 'SEND_OK' });
     }
     return { messages };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -56,11 +57,15 @@ class Consumption(MessageListener):  # type: ignore[misc]  # the library is only
 
     def _receive(self) -> None:
         while not self._over.is_set():
-            for message in self._consumer.receive(16, 15) or []:
-                if self.takes(message):
-                    self._consumer.ack(message)
-                else:
-                    self._consumer.change_invisible_duration(message, 1)
+            try:
+                for message in self._consumer.receive(16, int(self._call.get("invisible_ms", 15_000)) // 1_000) or []:
+                    if self.takes(message):
+                        self._consumer.ack(message)
+                    else:
+                        self._consumer.change_invisible_duration(message, 1)
+            except Exception as error:  # whatever the library raises: the server may be gone for a moment
+                print(repr(error), file=sys.stderr)
+                time.sleep(0.1)
 
     def takes(self, message: Any) -> bool:
         """Whether a delivery succeeds: of keys that end as said, the first so many do not."""
@@ -73,7 +78,8 @@ class Consumption(MessageListener):  # type: ignore[misc]  # the library is only
             self._got.append(
                 {
                     "topic": message.topic, "key": key, "tag": message.tag, "body": bytes(message.body).hex(),
-                    "id": message.message_id, "attempts_before": message.delivery_attempt - 1, "done": done,
+                    "id": message.message_id, "message_group": message.message_group,
+                    "attempts_before": message.delivery_attempt - 1, "done": done,
                 }
             )  # fmt: skip
             self._done += done
@@ -132,6 +138,10 @@ class Client:
             message.topic, message.keys, message.body = topic, key, body
             if "tag" in call:
                 message.tag = call["tag"]
+            if "message_group" in call:
+                message.message_group = call["message_group"]
+            if "delay_ms" in call:
+                message.delivery_timestamp = math.ceil(time.time() + int(call["delay_ms"]) / 1_000)
             receipt = self._producers[topic].send(message)
             told.append({"key": key, "body": body.hex(), "id": receipt.message_id, "status": "SEND_OK"})
         return {"messages": told}

@@ -15,9 +15,10 @@ from tests.support.rocketmq.grpc_world import GrpcWorld, grpc_world
 from tests.support.service.served import served
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.timers import RecallHandle
 from tierlog.service.main import main
 from tierlog.service.rocketmq.doors import gateway
-from tierlog.service.rocketmq.grpc.protocol import enums
+from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.format.hashing import java_hash
@@ -29,7 +30,7 @@ WRONG_USE = 2
 def opened_gateway(url: str, **settings: Any) -> Iterator[str]:
     named = {name.replace("__", "."): value for name, value in settings.items()}
     made = Settings.load(overrides={"rocketmq.grpc_listen": "127.0.0.1:0", **named})
-    with gateway(url, made, AccessControl(made.access, SystemClock())) as where:
+    with gateway(url, made, AccessControl(made.access, SystemClock())) as (where, _):
         yield where
 
 
@@ -156,3 +157,65 @@ def test_a_gateway_beyond_the_loopback_needs_callers(tmp_path: Path) -> None:
 )
 def test_a_gateway_that_is_not_for_one_service_or_listens_nowhere_is_wrong_use(flags: list[str]) -> None:
     assert main(["serve", "--role", "gateway", *flags]) == WRONG_USE
+
+
+def ended(client: GrpcClient, name: str, resolution: int) -> int:
+    answer = client.call(
+        "EndTransaction", topic=resource("orders"), message_id="01", transaction_id=name, resolution=resolution,
+    )  # fmt: skip
+    return int(answer.status.code)
+
+
+def test_a_transaction_through_a_gateway_is_ended_by_the_store(behind: tuple[GrpcWorld, str]) -> None:
+    world, url = behind
+    kinds: Any = enums.TransactionResolution
+    with opened_gateway(url, rocketmq__consume_at=world.address) as where, GrpcClient(where) as client:
+        names = []
+        for body in (b"kept", b"dropped"):
+            (entry,) = client.send(message(body, message_type=enums.MessageType.TRANSACTION)).entries
+            assert entry.status.code == Code.OK
+            names.append(entry.transaction_id)
+        assert world.stored() == []
+        assert [ended(client, *one) for one in zip(names, (kinds.COMMIT, kinds.ROLLBACK), strict=True)] == [Code.OK] * 2
+        assert ended(client, "none", kinds.COMMIT) == Code.INVALID_TRANSACTION_ID
+    with world.client() as client:
+        assert [one.body for one in client.receive(wait_ms=10_000)[1]] == [b"kept"]
+
+
+@pytest.mark.slow
+def test_a_producer_at_a_gateway_is_asked_about_its_transaction_and_its_answer_ends_it(
+    behind: tuple[GrpcWorld, str],
+) -> None:
+    world, url = behind
+    with (
+        opened_gateway(url, rocketmq__consume_at=world.address) as where,
+        GrpcClient(where) as client,
+        client.telemetry() as stream,
+    ):
+        stream.ask(settings=messages.Settings(publishing=messages.Publishing(topics=[resource("orders")])))
+        (entry,) = client.send(message(b"1", message_type=enums.MessageType.TRANSACTION)).entries
+        asked: Any = next(stream.answers).recover_orphaned_transaction_command
+        assert (asked.transaction_id, asked.message.body) == (entry.transaction_id, b"1")
+        assert ended(client, asked.transaction_id, enums.TransactionResolution.COMMIT) == Code.OK
+    assert [one.record.body for one in world.stored()] == [b"1"]
+
+
+def test_a_delayed_message_is_called_back_through_a_gateway(behind: tuple[GrpcWorld, str]) -> None:
+    world, url = behind
+    at_ms = SystemClock().now_ms() + 3_600_000
+    with opened_gateway(url, rocketmq__consume_at=world.address) as where, GrpcClient(where) as client:
+        (entry,) = client.send(message(b"late", message_id="0A", deliver_ms=at_ms)).entries
+        handle = RecallHandle.decode(entry.recall_handle)
+        assert (handle.broker, handle.topic, handle.unique_key) == (world.store.store_id, "orders", "0A")
+        answer = client.call("RecallMessage", topic=resource("orders"), recall_handle=entry.recall_handle)
+        assert (answer.status.code, answer.message_id) == (Code.OK, "0A")
+
+
+def test_a_gateway_without_a_way_to_the_stores_door_says_so(behind: tuple[GrpcWorld, str]) -> None:
+    _, url = behind
+    with opened_gateway(url) as where, GrpcClient(where) as client:
+        assert ended(client, "x", enums.TransactionResolution.COMMIT) == Code.NOT_IMPLEMENTED
+        answer = client.call("RecallMessage", topic=resource("orders"), recall_handle="x")
+        assert answer.status.code == Code.NOT_IMPLEMENTED
+    with opened_gateway(url, rocketmq__consume_at="127.0.0.1:1") as where, GrpcClient(where) as client:
+        assert ended(client, "x", enums.TransactionResolution.COMMIT) == Code.TOO_MANY_REQUESTS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,19 @@ def given_back(client: GrpcClient, one: Any) -> None:
         group=resource("g"), topic=resource("orders"), receipt_handle=one.system_properties.receipt_handle,
     )  # fmt: skip
     assert answer.status.code == Code.OK
+
+
+def ended_soon(waiting: Any, meanwhile: Callable[[], object]) -> Any:
+    """The status of a call that ends long before the time is over that it may wait."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.extend(waiting))
+    thread.start()
+    deadline_s = time.monotonic() + 10
+    while thread.is_alive():
+        assert time.monotonic() < deadline_s
+        meanwhile()
+        thread.join(0.1)
+    return received(answers)[0]
 
 
 def test_a_message_is_given_once_and_acknowledged_never_again(world: GrpcWorld, client: GrpcClient) -> None:
@@ -203,6 +218,32 @@ def test_a_closing_door_ends_calls_that_wait(tmp_path: Path) -> None:
         thread.join(20)
         assert not thread.is_alive()
     assert len(answers) <= 1
+
+
+@pytest.mark.parametrize("topic", ["orders", "not-there-yet"])
+def test_a_client_that_goes_is_not_kept_waiting_and_gets_nothing_more(world: GrpcWorld, topic: str) -> None:
+    with world.client(client_id="goes") as client, world.client(client_id="stays") as other:
+        sent(other, 1)
+        other.ack(*other.receive()[1])
+        waiting = client.begin("ReceiveMessage", **receiving("g", topic, 20_000, 32))
+        # again, as the call that waits may arrive after the first
+        ended = ended_soon(waiting, lambda: client.call("NotifyClientTermination", group=resource("g")))
+        assert ended.code == Code.MESSAGE_NOT_FOUND
+        other.send(message(b"2", topic=topic))
+        (found,) = other.receive(topic=topic, wait_ms=10_000)[1]
+        assert (found.body, found.system_properties.delivery_attempt) == (b"2", 1)
+
+
+def test_a_call_waits_no_longer_than_the_settings_allow(tmp_path: Path) -> None:
+    with grpc_world(tmp_path / "store", {"rocketmq.long_poll_ms": 1_000}) as world, world.client() as client:
+        sent(client, 1)
+        client.ack(*client.receive()[1])
+        with client.telemetry() as stream:
+            own = messages.Settings(subscription=messages.Subscription(group=resource("g")))
+            told = stream.ask(settings=own).settings.subscription.long_polling_timeout
+        assert milliseconds(told) == 1_000
+        waiting = client.begin("ReceiveMessage", **receiving("g", "orders", 20_000, 32))
+        assert ended_soon(waiting, lambda: None).code == Code.MESSAGE_NOT_FOUND
 
 
 def test_a_batch_of_no_messages_is_refused(client: GrpcClient) -> None:

@@ -13,6 +13,7 @@ from tierlog.service.delivery.transactions import Transactions
 from tierlog.service.rocketmq.grpc.calls import DoorLanes, DoorParts, Waits
 from tierlog.service.rocketmq.grpc.clients import CLIENT_MS, GrpcClients
 from tierlog.service.rocketmq.grpc.renewals import KEPT_MS, MOST_MS, Renewals
+from tierlog.service.rocketmq.other_stores import OtherStores
 
 
 class KeptWorld(DeliveryWorld):
@@ -22,7 +23,8 @@ class KeptWorld(DeliveryWorld):
         parts = DoorParts(
             self.engine, self.settings, self.clock, deliveries=self.deliveries,
             timers=Timers(self.engine, self.clock, self.randomness), transactions=Transactions(self.engine, self.clock),
-            lanes=DoorLanes(self.settings.serve), address=("127.0.0.1", 1), waits=Waits(1),
+            others=OtherStores(None, self.settings.cluster, self.clock), lanes=DoorLanes(self.settings.serve),
+            address=("127.0.0.1", 1), waits=Waits(1),
         )  # fmt: skip
         self.clients = GrpcClients(self.settings, self.clock)
         self.renewals = Renewals(parts, self.clients)

@@ -127,6 +127,7 @@ def test_what_is_no_heartbeat_is_refused(tmp_path: Path, body: bytes) -> None:
 def test_the_topic_of_a_groups_retries_is_there_with_its_first_heartbeat(tmp_path: Path) -> None:
     with remoting_world(tmp_path / "store", {"create_topics": False}) as world, world.client() as client:
         client.heartbeat("g", topics={"%RETRY%g": "*"})
+        assert world.store.find_queues("%RETRY%g") == 1
         assert client.route("%RETRY%g")["queueDatas"][0]["writeQueueNums"] == 1
 
 
@@ -172,6 +173,21 @@ def test_an_unknown_topic_is_one_to_clients_too(tmp_path: Path) -> None:
         answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "nothing"})
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         assert client.route("TBW102")["queueDatas"][0]["perm"] == 7
+
+
+def test_a_client_that_asks_for_its_retries_before_its_first_heartbeat_does_not_wait_for_them(tmp_path: Path) -> None:
+    with remoting_world(tmp_path / "store", {"create_topics": False}) as world, world.client() as client:
+        before = client.route("%RETRY%g")
+        assert world.store.find_queues("%RETRY%g") is None  # who only asks makes nothing
+        client.heartbeat("g", topics={"%RETRY%g": "*"})
+        assert client.route("%RETRY%g") == before
+        place = {"consumerGroup": "g", "topic": "%RETRY%g", "queueId": 0}
+        assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields == {"offset": "0"}
+        for topic, code in (
+            ("%DLQ%g", ResponseCode.TOPIC_NOT_EXIST),
+            ("%RETRY%" + "g" * 300, ResponseCode.INVALID_PARAMETER),
+        ):
+            assert client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code == code
 
 
 # offsets

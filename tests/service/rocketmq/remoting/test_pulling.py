@@ -107,8 +107,19 @@ def test_a_push_consumers_tags_are_those_of_its_heartbeat(tmp_path: Path) -> Non
         client.heartbeat("g", topics={"orders": "TagB"})
         found = decoded(client.done(RequestCode.PULL_MESSAGE, pull(flags=0, subVersion=1)).body)
         assert [one.body for one in found] == [b"body-1", b"body-4", b"body-7"]
-        newer = client.ask(RequestCode.PULL_MESSAGE, pull(flags=0, subVersion=2))
-        assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+def test_a_consumer_whose_newest_subscription_did_not_come_gets_everything_and_does_not_stand_still(
+    tmp_path: Path,
+) -> None:
+    with remoting_world(tmp_path / "store") as world, world.client() as client:
+        fill(world, 9)
+        client.heartbeat("g", topics={"orders": "TagB"})
+        found = decoded(client.done(RequestCode.PULL_MESSAGE, pull(flags=0, subVersion=2)).body)
+        assert [one.body for one in found] == [b"body-%d" % number for number in range(9)]
+        # no client filters by SQL92 itself
+        other = client.ask(RequestCode.PULL_MESSAGE, pull(flags=0, subVersion=2, expressionType="SQL92"))
+        assert other.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
 
 def test_a_pull_commits_what_it_says_was_consumed(tmp_path: Path) -> None:

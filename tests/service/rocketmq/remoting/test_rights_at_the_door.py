@@ -58,6 +58,28 @@ def test_only_who_signs_is_answered_in_either_form(world: RemotingWorld, form: H
         assert SECRET not in f"{unsigned.remark}{wrong.remark}"
 
 
+def test_who_may_produce_a_topic_makes_it_by_sending_as_clients_do(world: RemotingWorld) -> None:
+    with connected(world, "shop") as client:
+        assert client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "shop-1"}).code == ResponseCode.TOPIC_NOT_EXIST
+        assert client.route("TBW102")["queueDatas"][0]["writeQueueNums"] > 0
+        message = {"a": "producers", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "", "j": 0, "k": False}
+        client.done(RequestCode.SEND_MESSAGE_V2, message | {"b": "shop-1"}, b"first")
+        refused = client.ask(RequestCode.SEND_MESSAGE_V2, message | {"b": "stock"}, b"first")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "stock" in str(refused.remark)
+    assert world.store.find_queues("shop-1") is not None
+    assert world.store.find_queues("stock") is None
+
+
+def test_who_may_read_some_topic_finds_the_retries_of_its_group(world: RemotingWorld) -> None:
+    with connected(world, "other") as other:
+        assert other.route("%RETRY%billing")["queueDatas"][0]["readQueueNums"] == 1
+        other.heartbeat("billing", topics={"other": "*", "%RETRY%billing": "*"})
+        assert other.route("%RETRY%billing")["queueDatas"][0]["readQueueNums"] == 1
+        foreign = other.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "shop-1"})
+        assert foreign.code == ResponseCode.NO_PERMISSION
+
+
 def test_a_topic_is_for_who_may_administer_it_and_each_change_is_recorded(world: RemotingWorld, tmp_path: Path) -> None:
     with connected(world, "shop") as shop, connected(world, "ops") as ops:
         for code, fields in (

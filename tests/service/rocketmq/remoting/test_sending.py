@@ -2,9 +2,10 @@
 
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -253,7 +254,7 @@ class _Sender:
     def __init__(self, store: Store) -> None:
         self.told: dict[bytes, Sequence[Appended] | BaseException] = {}
         self._all = threading.Condition()
-        self.sends = SharedSends(store, lambda begin: begin())
+        self.sends = SharedSends(store, lambda begin: begin(), lambda tell: tell())
         self.sends.start()
 
     def add(self, topic: str, body: bytes) -> None:
@@ -300,6 +301,73 @@ def test_what_is_wrong_with_a_message_is_said_at_once(tmp_path: Path) -> None:
         sender.sends.stop(10)
         with pytest.raises(ClosedError):
             sender.add("orders", b"late")
+
+
+class _Loop:
+    """Turns of a loop that a test makes by hand."""
+
+    def __init__(self, store: Store) -> None:
+        self.turns: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self.told: list[bytes] = []
+        self.sends = SharedSends(store, self.turns.put, self.turns.put)
+        self.sends.start()
+
+    def add(self, body: bytes) -> None:
+        self.sends.add(_sent("orders", body), lambda found: self.told.append(body))
+
+    def turn(self) -> None:
+        self.turns.get(timeout=60)()
+
+
+def test_those_who_send_again_when_they_are_answered_share_the_next_append(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store", settings=small_settings()) as store:
+        store.create_topic("orders", 1)
+        counts: list[int] = []
+        append = store.append
+
+        def counted(messages: Any, *more: Any) -> Any:
+            counts.append(len(messages))
+            return append(messages, *more)
+
+        store.append = counted  # type: ignore[method-assign, assignment]
+        loop = _Loop(store)
+        for number in range(4):
+            loop.add(b"%d" % number)
+        loop.turn()  # four are handed to the thread
+        loop.add(b"4")  # and one comes meanwhile
+        loop.turn()  # the four are told
+        for number in range(5, 8):
+            loop.turn()  # looks, and waits for company as long as some comes in each turn
+            loop.add(b"%d" % number)
+        loop.turn()
+        loop.turn()
+        assert counts == [4, 4]
+        assert loop.told == [b"%d" % number for number in range(8)]
+        loop.sends.stop(10)
+
+
+def test_nobody_is_waited_for_who_does_not_send_again(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store", settings=small_settings()) as store:
+        store.create_topic("orders", 1)
+        loop = _Loop(store)
+        for number in range(4):
+            loop.add(b"%d" % number)
+        loop.turn()
+        loop.add(b"4")
+        while len(loop.told) < 5:  # a few turns without anybody else
+            loop.turn()
+        assert loop.told[-1] == b"4"
+        loop.sends.stop(10)
+
+
+def test_what_waits_for_company_is_appended_at_the_stop(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store", settings=small_settings()) as store:
+        store.create_topic("orders", 1)
+        loop = _Loop(store)
+        for number in range(3):
+            loop.add(b"%d" % number)  # no turn comes any more
+        loop.sends.stop(10)
+        assert [one.record.body for one in store.pull("orders", 0, 0, 10).messages] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("seed", range(4))

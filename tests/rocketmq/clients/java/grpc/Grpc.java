@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -222,8 +223,9 @@ final class Grpc {
                             consumer.changeInvisibleDuration(message, Duration.ofSeconds(1));
                         }
                     }
-                } catch (ClientException error) {
+                } catch (ClientException | RuntimeException error) { // the latter while no server is there
                     error.printStackTrace();
+                    LockSupport.parkNanos(100_000_000);
                 }
             }
         });

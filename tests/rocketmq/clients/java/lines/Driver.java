@@ -13,16 +13,19 @@ final class Driver {
     }
 
     private final Map<String, Command> commands = new LinkedHashMap<>();
+    private final PrintStream answers = System.out;
+
+    /** From now on, libraries that print as they like do it to standard error. */
+    Driver() {
+        System.setOut(System.err);
+    }
 
     Driver with(String name, Command command) {
         commands.put(name, command);
         return this;
     }
 
-    /** Libraries print as they like, so they are given standard error. */
     void run() throws Exception {
-        PrintStream answers = System.out;
-        System.setOut(System.err);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             answers.println(answer(new Call(line)));

@@ -4,6 +4,7 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
@@ -14,7 +15,7 @@ import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 /**
  * Apache RocketMQ itself in one process on loopback: nameserver, broker and gRPC proxy. What the clients do with
  * it is what they are to do with tierlog. Answers every line when it is up, and ends with its input.
- * Arguments: FOLDER NAMESERVER_PORT BROKER_PORT HA_PORT GRPC_PORT
+ * Arguments: FOLDER NAMESERVER_PORT BROKER_PORT HA_PORT GRPC_PORT [NAME=VALUE of the broker, before ours]...
  */
 final class RealServer {
     private RealServer() {
@@ -28,7 +29,7 @@ final class RealServer {
         System.setProperty("rocketmq.home.dir", folder.toString());
         startNameserver(folder, Integer.parseInt(arguments[1]));
         Path broker = folder.resolve("broker.conf");
-        Files.write(broker, List.of(
+        List<String> settings = new ArrayList<>(List.of(
             "brokerName=broker-a", "brokerClusterName=DefaultCluster", "brokerId=0", "brokerIP1=127.0.0.1",
             "brokerIP2=127.0.0.1", "listenPort=" + arguments[2], "haListenPort=" + arguments[3],
             "bindAddress=127.0.0.1", "namesrvAddr=" + nameserver, "storePathRootDir=" + folder.resolve("store"),
@@ -36,6 +37,8 @@ final class RealServer {
             "mappedFileSizeConsumeQueue=600000", "maxIndexNum=200000", "maxHashSlotNum=50000",
             "mappedFileSizeTimerLog=1048576", "autoCreateTopicEnable=true", "transactionCheckInterval=2000",
             "transactionTimeOut=1000", "recallMessageEnable=true", "flushDiskType=SYNC_FLUSH", "diskMaxUsedSpaceRatio=99"));
+        settings.addAll(List.of(arguments).subList(5, arguments.length));
+        Files.write(broker, settings);
         Path proxy = folder.resolve("proxy.json");
         Files.writeString(proxy, "{\"rocketMQClusterName\": \"DefaultCluster\", \"namesrvAddr\": \"" + nameserver
             + "\", \"grpcServerPort\": " + arguments[4] + ", \"remotingListenPort\": 0,"

@@ -1,5 +1,4 @@
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -20,11 +19,10 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Sends in every way that the client has, looks up what was sent, and sends without end until told to stop. */
+/** Sends in every way that the client has and looks up what was sent. */
 final class Producers {
     private static final int TIMEOUT_MS = 20_000;
     private final Map<String, DefaultMQProducer> started = new HashMap<>();
-    private final Map<String, Load> loads = new HashMap<>();
     private TransactionMQProducer transactions;
     private final Decisions decisions = new Decisions();
 
@@ -157,7 +155,7 @@ final class Producers {
     /** {@code now} is decided with the sending; {@code later} is told when the server asks. */
     synchronized Object transaction(Call call) throws Exception {
         if (transactions == null) {
-            transactions = new TransactionMQProducer("transaction-producers");
+            transactions = new TransactionMQProducer(call.text("group", "transaction-producers"));
             configure(transactions, call.text("address"));
             transactions.setInstanceName(call.text("address") + "-transactions");
             transactions.setTransactionListener(decisions);
@@ -175,70 +173,5 @@ final class Producers {
     /** How often the server asked what became of each transaction. */
     Object asked(Call call) {
         return new LinkedHashMap<>(decisions.asked);
-    }
-
-    // ---- load
-
-    /** One thread a shard; each sends its next message when the last is acknowledged, and the same again if not. */
-    private static final class Load {
-        final List<Object> acknowledged = Collections.synchronizedList(new ArrayList<>());
-        final List<Object> errors = Collections.synchronizedList(new ArrayList<>());
-        final Collection<Thread> threads = new ArrayList<>();
-        volatile boolean over;
-
-        void run(DefaultMQProducer producer, Call call, int shard) {
-            int pause = call.number("pause_ms", 0);
-            for (int number = 0; !over; number++) {
-                Message message = Messages.described(call, call.text("prefix") + "-" + shard + "-" + number);
-                for (boolean done = false; !done && !over; ) {
-                    try {
-                        SendResult result = producer.send(message, Producers::queueOfShard, shard);
-                        acknowledged.add(Messages.sent(message, result));
-                        done = true;
-                        Thread.sleep(pause);
-                    } catch (InterruptedException error) {
-                        return;
-                    } catch (Exception error) {
-                        errors.add(String.valueOf(error));
-                        pause(50);
-                    }
-                }
-            }
-        }
-
-        private static void pause(int milliseconds) {
-            try {
-                Thread.sleep(milliseconds);
-            } catch (InterruptedException error) {
-                Thread.currentThread().interrupt();
-            }
-        }
-    }
-
-    Object startLoad(Call call) throws Exception {
-        DefaultMQProducer producer = of(call);
-        Load load = new Load();
-        for (int shard = 0; shard < call.number("shards", 4); shard++) {
-            int number = shard;
-            Thread thread = new Thread(() -> load.run(producer, call, number));
-            thread.setDaemon(true);
-            load.threads.add(thread);
-            thread.start();
-        }
-        loads.put(call.text("id"), load);
-        return Map.of();
-    }
-
-    Object acknowledged(Call call) {
-        return Map.of("count", loads.get(call.text("id")).acknowledged.size());
-    }
-
-    Object stopLoad(Call call) throws InterruptedException {
-        Load load = loads.remove(call.text("id"));
-        load.over = true;
-        for (Thread thread : load.threads) {
-            thread.join();
-        }
-        return Map.of("messages", load.acknowledged, "errors", load.errors);
     }
 }

@@ -14,9 +14,6 @@ final class Remoting {
             .with("view", producers::view)
             .with("transaction", producers::transaction)
             .with("asked", producers::asked)
-            .with("load", producers::startLoad)
-            .with("acknowledged", producers::acknowledged)
-            .with("stop-load", producers::stopLoad)
             .with("consume", consumers::start)
             .with("await", consumers::await)
             .with("stop", consumers::stop);
