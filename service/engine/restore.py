@@ -248,7 +248,7 @@ def _restore(
         )
     state = begins_log(manifest, head, identity.volume_id)
     assert state is not None
-    _make_local(fs, paths, identity, state, head, TailObjects(manifest.objects, manifest.keys))
+    _make_local(fs, paths, identity, state, head=head, tails=TailObjects(manifest.objects, manifest.keys))
     fenced = state.takeovers[-1]
     _LOG.warning(
         "store %s is restored: volume %s, fenced, had archived everything below %d; the log goes on at %d, "
@@ -272,7 +272,7 @@ def _group_state(group: GroupRecord, store_id: str) -> GroupState:
 
 
 def _make_local(
-    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, head: Head, tails: TailObjects
+    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, *, head: Head, tails: TailObjects
 ) -> None:
     """Writes what head and state say into the directory, the identity last.
 
