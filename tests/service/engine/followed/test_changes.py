@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fs.crash_fs import PowerCut
+from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld, broker_log
 from tests.support.world import numbers_of, read_all
+from tierlog.index.search.counts import CountQuery
 from tierlog.index.search.query import Query
 from tierlog.service.engine.followed.changes import begin_again, rewind
 from tierlog.service.engine.followed.store import FollowedStore
@@ -186,6 +187,9 @@ def test_a_log_goes_on_behind_a_gap_that_answers_name(lost_segments: int) -> Non
     first_ms = found.messages[0].record.store_ms
     before = store.store.query(Query(topic="orders", from_ms=first_ms, to_ms=first_ms + 1))
     assert (len(before.messages), before.coverage.complete) == (6, True)
+    counted = store.store.counts(CountQuery("orders"))
+    assert sum(counted.counts) == len(numbers)
+    assert (counted.coverage.complete, f"[{end}, {begin})" in str(counted.coverage.failures)) == (False, True)
     assert store.store.check(deep=True) == []
 
 
@@ -254,4 +258,46 @@ def test_a_rewind_that_is_cut_off_anywhere_leaves_a_log_that_can_be_rewound(seed
         log.feed(store)
         store.flush()
         _agrees(store, world, log)
+    assert cuts > 3
+
+
+def test_a_log_without_a_record_begins_again_where_the_broker_does() -> None:
+    log, world = broker_log(), FollowedWorld()
+    world.open(begin=SEGMENT_BYTES).close()
+    begin_again(world.root, 3 * SEGMENT_BYTES, world.components)
+    store = world.open()
+    assert store.end == 3 * SEGMENT_BYTES
+    log.feed(store)
+    store.archive_all()
+    _agrees(store, world, log)
+    assert [each[:2] for each in world.head().lost] == [(SEGMENT_BYTES, 3 * SEGMENT_BYTES)]
+
+
+def test_a_store_without_an_archive_does_not_begin_again() -> None:
+    log, world = broker_log(), FollowedWorld(url=None)
+    _followed(world, log).close()
+    with pytest.raises(StoreMismatchError, match="without a cold tier"):
+        begin_again(world.root, log.end - log.end % SEGMENT_BYTES + SEGMENT_BYTES, world.components)
+    assert world.open().end == log.end
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_restore_that_is_cut_off_anywhere_is_gone_on_with(seed: int) -> None:
+    log, cuts = broker_log(), 0
+    for cut_at in range(1 + seed, 1000, 5):
+        world = FollowedWorld()
+        _followed(world, log).archive_all()
+        again = FollowedWorld(
+            world.root.parent / "new", objects=world.objects, clock=world.clock, fs=CrashFileSystem(cut_at=cut_at)
+        )
+        try:
+            again.open(restore=True)
+        except PowerCut:
+            cuts += 1
+        else:
+            break
+        again.fs = again.fs.crash(cut_at)
+        restored = again.open(restore=True)
+        assert restored.end == log.end
+        _agrees(restored, again, log)
     assert cuts > 3
