@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
@@ -11,9 +13,15 @@ from tierlog.index.search.counts import CountQuery
 from tierlog.index.search.query import Query
 from tierlog.service.engine.followed.changes import begin_again, rewind
 from tierlog.service.engine.followed.store import FollowedStore
-from tierlog.tiering.base.errors import DivergedError, FencedError, InvalidRequestError, StoreMismatchError
+from tierlog.tiering.base.errors import (
+    DivergedError,
+    FencedError,
+    InvalidRequestError,
+    StoreMismatchError,
+    UnavailableError,
+)
 from tierlog.tiering.base.types import Durability
-from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
+from tierlog.tiering.format.record import MAGIC_BLANK, decode_record, encode_record
 from tierlog.tiering.message.batch import Message
 
 
@@ -109,6 +117,40 @@ def test_tails_of_what_was_dropped_are_never_put_back() -> None:
     restored = again.open(restore=True)
     assert restored.end == other.end
     _agrees(restored, again, other)
+
+
+def test_a_tail_of_what_was_dropped_that_arrives_late_is_deleted() -> None:
+    log, world = broker_log(), FollowedWorld()
+    offset = _record_at_or_above(log, log.end - 300)
+    store = world.open()
+    log.feed(store, end=offset)
+    store.archive_all()
+    log.feed(store)
+    store.archive_all()
+    (key,) = [key for key in world.objects._objects if key.endswith(f"/tail/{offset:020}")]
+    late = world.objects._objects[key]
+    store.close()
+    rewind(world.root, offset, world.components)
+    assert key not in world.objects._objects
+    store = world.open()
+    world.objects._objects[key] = late
+    other = _otherwise(log, offset)
+    other.feed(store)
+    with pytest.raises(UnavailableError, match="the broker took back"):
+        store.archive_all()
+    assert key not in world.objects._objects
+    store.archive_all()
+    again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+    _agrees(again.open(restore=True), again, other)
+
+
+def _otherwise(log: BrokerLog, offset: int) -> BrokerLog:
+    """The log with other messages from a record in its last segment on."""
+    data = log.data[:offset]
+    while len(data) < log.end:
+        record = decode_record(log.data, len(data), physical_offset=len(data))
+        data += encode_record(replace(record, body=record.body.replace(b"orders", b"ORDERS").replace(b"shop", b"SHOP")))
+    return BrokerLog(data)
 
 
 def test_a_lost_volume_comes_back_at_the_same_offsets_and_goes_on() -> None:
