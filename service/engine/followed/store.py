@@ -59,12 +59,11 @@ class FollowedStore:
         self.store = store
         self._parts = parts
         self._hot = parts.hot.store
-        self._topics = self._hot.topics
         self._identity = parts.identity
         self._clock = clock
         self._log = FollowedLog(self._hot, self._note_times_fall)
         self._limit = 0
-        self._hot.publish_below = self.published
+        self._hot.publish_below = min(self.published, self._log.end)
         self._tail_every_s = tail_interval_ms / 2000
         self._tails_at_s = clock.monotonic_s() + self._tail_every_s
         #: Where the log ended when tails were due last: what is not archived yet when they are due again is old.
@@ -117,6 +116,8 @@ class FollowedStore:
 
     def append(self, position: int, data: bytes | memoryview) -> None:
         """Takes the next bytes of the broker's log; see :meth:`FollowedLog.append`."""
+        if not self._hot.is_followed:
+            raise InvalidRequestError("the store follows no broker any more: it was made one that takes messages")
         self._log.append(position, data)
         self.store.note_appended()
 
@@ -193,14 +194,7 @@ class FollowedStore:
 
     def copy_topics(self, topics: Sequence[CopiedTopic]) -> None:
         """Makes topics as the broker has them, durably; those that are there get no fewer queues."""
-        for each in topics:
-            topic = self._topics.find(each.name)
-            if topic is None:
-                topic = self._hot.create_topic(each.name, each.queues)
-                if not each.archive:
-                    self.store.removal.configure(each.name, archive=False)
-            elif topic.queues < each.queues:
-                self._hot.create_topic(each.name, each.queues)
+        self._hot.copy_topics([(each.name, each.queues, each.archive) for each in topics])
 
     def copy_groups(self, groups: Sequence[CopiedGroup]) -> None:
         """Sets groups to where they are at the broker, durably; nothing is written where nothing has changed."""
@@ -216,7 +210,8 @@ class FollowedStore:
         """
         self.flush()
         self.store.flush()
-        self._save_identity(lambda identity: replace(identity, followed=False))
+        end = self.end
+        self._save_identity(lambda identity: replace(identity, followed=False, followed_below=end))
         self._hot.take_producers()
 
     def close(self) -> None:
