@@ -22,7 +22,8 @@ _RATIOS = "performance-ratios.svg"
 #: What the page consists of, in its order; ``make bench`` runs those that exist. Others come after them.
 BENCHMARKS = (
     "limits", "append", "append_single", "group_commit", "dispatch", "index_put", "compaction", "index_object",
-    "hot_lookup", "compacted_lookup", "pull", "pull_records", "download", "http_load", "rocketmq_door", "archive_segment", "cold_read",
+    "hot_lookup", "compacted_lookup", "pull", "pull_records", "download", "http_load", "rocketmq_door",
+    "archive_segment", "cold_read",
     "recovery", "start", "memory", "soak",
 )  # fmt: skip
 #: Takes half an hour, and is asked for with ``make soak``.

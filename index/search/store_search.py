@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.objects.catalogue import ColdIndex
@@ -13,9 +14,10 @@ from tierlog.index.search.query import Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.segment_search import COUNTER
 from tierlog.index.search.task import SearchContext, SearchTask
-from tierlog.tiering.base.errors import StoreError, TopicNotFoundError
+from tierlog.tiering.base.errors import NotFoundError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import ALL_TIME, EVER, TimeAxis, TimeRange
 from tierlog.tiering.cold.reading.bill import BudgetSpentError
+from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, KnownErasures
 
@@ -74,6 +76,7 @@ def work_below(
     def run(context: SearchContext) -> Iterator[SearchTask]:
         with _reporting_failures(covered, context):
             head = manifest.covering(pinned.border, context.chain.bill, version=version)
+            yield from _lost(head, query, within, claim)
             if head.cold_min < pinned.border:
                 erased = pinned.erased
                 if by_head:
@@ -127,9 +130,25 @@ class ArchiveSearch(StoreSearch):
                     if self._may_lack_topic:
                         return
                     raise
+                yield from _lost(head, query, within, claim)
                 yield from search.plan(head, head.archived_to, topic_id, Erasures(head.tombstones), context)
 
         yield SearchTask(ALL_TIME, manifest.keys.head, COUNTER, claim, run)
+
+
+def _lost(head: Head, query: Query, within: TimeRange, claim: TierCoverage) -> Iterator[SearchTask]:
+    """Yields a task that fails for each range of a followed log that nobody has, where its messages may be wanted."""
+    for each in head.lost:
+        if query.axis is TimeAxis.STORE and not (each.from_ms < within.to_ms and within.from_ms < each.to_ms):
+            continue
+        yield SearchTask(
+            (each.from_ms, each.to_ms - 1) if query.axis is TimeAxis.STORE else ALL_TIME,
+            f"log [{each.first}, {each.next})", COUNTER, claim, partial(_raise_lost, each),
+        )  # fmt: skip
+
+
+def _raise_lost(lost: LostRange, _: SearchContext) -> Iterator[SearchTask]:
+    raise NotFoundError(f"the broker had deleted its log in [{lost.first}, {lost.next}) before the follower came there")
 
 
 @contextlib.contextmanager

@@ -591,12 +591,22 @@ class Timers:
         if not rows or reading.unread:
             return False
         copies = [
-            _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record)) for message in reading.found.values()
+            _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record))
+            for message in reading.found.values()
+            if not self._is_erased(message.record)
         ]
         with self._taken(TimerRun.of(rows), ()):
             if copies:
                 self._append(copies, is_rolled=True)
         return True
+
+    def _is_erased(self, record: Record) -> bool:
+        """Whether a message was erased, or its topic deleted, while it waited: its next copy lies behind the erasure,
+        which would not hide it."""
+        topic = record.properties.get(REAL_TOPIC)
+        if topic is None or RECALLED in record.properties:
+            return False
+        return self._store.hides(replace(record, topic=topic))
 
     # calling back
 

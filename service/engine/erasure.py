@@ -29,7 +29,7 @@ from typing import Any
 from tierlog.index.search.query import MAX_LIMIT, Answer, Query
 from tierlog.service.engine.archive_mover import ArchiveMover
 from tierlog.service.engine.parts import Components
-from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.errors import ForbiddenError, InvalidRequestError
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, Tier
@@ -42,9 +42,14 @@ from tierlog.tiering.lifecycle.erasure import ErasureRunner
 from tierlog.tiering.lifecycle.erasure_receipts import MatchedRecords, Receipt
 from tierlog.tiering.lifecycle.store_view import Committer, refuse_held
 from tierlog.tiering.lifecycle.tombstones import Erasures, KnownErasures, make_tombstone, refuse_too_many
+from tierlog.tiering.message.tags import SCHEDULE_TOPIC
 
 #: Pages of 10,000 messages that are counted at most, so that erasing a large topic is answered in time.
 _MOST_PAGES = 100
+
+#: Topics of delayed messages and transactions, which nobody deletes.
+_OWN_PREFIX = "rmq_sys_"
+_OWN_TOPICS = frozenset(("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", SCHEDULE_TOPIC))
 
 #: Runs a query as if there were no erasures but the given ones.
 Find = Callable[[Query, Erasures], Answer]
@@ -218,6 +223,7 @@ class TopicDeleter:
 
     def plan(self, name: str) -> dict[str, Any]:
         """Returns the answer that :meth:`delete` would give now; nothing is changed."""
+        _refuse_own(name)
         topic = self._hot.topics.get(name)
         refuse_held([topic], (name,))
         with self._hot.between_appends() as next_offset:
@@ -229,8 +235,10 @@ class TopicDeleter:
 
         Returns once the archive knows. Raises :class:`TopicNotFoundError`, :class:`ConflictError` for a topic on hold
         or too many open erasures, and the object store's error if it does not answer: then the topic is deleted in the
-        store all the same, and the archive is told in the background, or by asking again.
+        store all the same, and the archive is told in the background, or by asking again. :class:`ForbiddenError` for a
+        topic that the service keeps its own state in.
         """
+        _refuse_own(name)
         owed = dict(self._deleted.unarchived()) if self._eraser is not None else {}
         if name in owed and self._hot.topics.find(name) is None:  # repeated: the archive lacks the deletion
             topic, deletion, matched = self._hot.topics.of_log(name), owed[name], None
@@ -272,3 +280,12 @@ def _answer(topic: Topic, deletion: TopicDeletion, *, has_receipt: bool = False)
         ],
         "tombstone_id": deletion.tombstone_id if has_receipt else None,
     }
+
+
+def _refuse_own(name: str) -> None:
+    """Refuses to delete what the service works by: with it went delayed messages, or what is known of those."""
+    if name.startswith(_OWN_PREFIX) or name in _OWN_TOPICS:
+        raise ForbiddenError(
+            f"topic {name!r} is a system topic, which holds delayed messages or transactions",
+            hint="delayed messages go by themselves once they have been delivered",
+        )

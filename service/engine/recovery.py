@@ -219,7 +219,7 @@ def _look(
     """Plans the identity and looks at its archive; writes nothing into the directory."""
     is_new = not is_made(directory.fs, directory.paths)
     identity = plan()
-    lost = TailRestorer(TailMark(directory.fs, directory.paths), identity.volume_id)
+    lost = TailRestorer(TailMark(directory.fs, directory.paths), None if identity.followed else identity.volume_id)
     archive = connect(identity)
     if archive is None:
         return Volume(identity, lost)

@@ -39,9 +39,9 @@ from tierlog.tiering.hot.identity import (
 )
 from tierlog.tiering.hot.topics import TOPICS_FILE, KnownTopics, Topic, TopicDeletion
 from tierlog.tiering.lifecycle.last_head import save_last_head
-from tierlog.tiering.lifecycle.tail_recovery import recover_tails
-from tierlog.tiering.lifecycle.tail_store import TailObjects
-from tierlog.tiering.lifecycle.takeover import begin_log, begins_log, take_over
+from tierlog.tiering.lifecycle.tail_recovery import RecoveredTails, TailRestorer, recover_tails
+from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
+from tierlog.tiering.lifecycle.takeover import begin_log, begins_log, go_on_with_log, take_over
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url, stores_below
 
@@ -70,10 +70,11 @@ def restore_volume(
     if _is_done(fs, paths, url):
         return replace(components, settings=components.settings.unsized())
     begun = _begun(fs, paths)
-    with _archive(url, components) as objects:
+    with archive_at(url, components) as objects:
         store_id = begun.store_id if begun else _which_store(objects, url, store_id)
         manifest = open_manifest(objects, store_id, components)
         head = _head(manifest, url)
+        _check_follower(manifest, head, components)
         fs.make_dirs(root)
         with fs.lock(paths.lock):
             for folder in (paths.tmp, paths.tierlog):
@@ -116,7 +117,8 @@ def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
 
 
 @contextmanager
-def _archive(url: str, components: Components) -> Iterator[ObjectStore]:
+def archive_at(url: str, components: Components) -> Iterator[ObjectStore]:
+    """The object store of an archive that is there, for as long as the context lasts."""
     if components.objects is not None:
         yield components.objects
         return
@@ -154,6 +156,24 @@ def _head(manifest: ManifestStore, url: str) -> Head:
         ) from error
 
 
+def _check_follower(manifest: ManifestStore, head: Head, components: Components) -> None:
+    """Lets only a follower go on with a log that follows a broker, and with no other."""
+    state = manifest.state(manifest.reader(), head)
+    if not state.volume_id or state.followed == (components.follow_from is not None):
+        return
+    if state.followed:
+        raise StoreMismatchError(
+            f"store {manifest.keys.store_id} follows a RocketMQ broker",
+            path=manifest.keys.head,
+            hint="`tierlog follow --restore` goes on with it, and with --promote makes it a store that takes messages",
+        )
+    raise StoreMismatchError(
+        f"store {manifest.keys.store_id} takes messages itself, and follows no broker",
+        path=manifest.keys.head,
+        hint="give the follower another --store-id",
+    )
+
+
 def _begin(
     fs: FileSystem, paths: StorePaths, *, components: Components, url: str, manifest: ManifestStore, head: Head
 ) -> StoreIdentity:
@@ -179,6 +199,7 @@ def _begin(
             store_id=manifest.keys.store_id, volume_id=components.randomness.token_hex(8), open_id=open_id,
             head_open_ids=(open_id,), cold_url=url, segment_bytes=segment_bytes,
             queue_file_units=asked.queue_file_units or DEFAULT_QUEUE_FILE_UNITS, restoring_from=head.volume_id,
+            followed=components.follow_from is not None,
         )  # fmt: skip
     identity.save(fs, paths)
     return identity
@@ -205,7 +226,10 @@ def _restore(
             paths.root / "restore",
             IndexSizes(components.settings.index.slots, components.settings.index.items),
         )
-        recovered = recover_tails(manifest, head, fs, folder, components.randomness)
+        if identity.followed:  # the tails go back into the log, which goes on behind them
+            recovered = RecoveredTails(head, head.archived_to)
+        else:
+            recovered = recover_tails(manifest, head, fs, folder, components.randomness)
         head = index_from_archive(
             manifest, recovered.head, sizes=sizes, fs=fs, folder=folder, randomness=components.randomness
         )
@@ -213,7 +237,8 @@ def _restore(
         if head.archived_to == head.cold_min and not before.topics:
             _LOG.warning("store %s has archived nothing: there is nothing to restore but its id", identity.store_id)
         fenced = Takeover(before.volume_id or identity.restoring_from, recovered.lacks_from)
-        head = begin_log(
+        begin = go_on_with_log if identity.followed else begin_log
+        head = begin(
             manifest,
             head,
             volume_id=identity.volume_id,
@@ -223,7 +248,7 @@ def _restore(
         )
     state = begins_log(manifest, head, identity.volume_id)
     assert state is not None
-    _make_local(fs, paths, identity, state, head)
+    _make_local(fs, paths, identity, state, head, TailObjects(manifest.objects, manifest.keys))
     fenced = state.takeovers[-1]
     _LOG.warning(
         "store %s is restored: volume %s, fenced, had archived everything below %d; the log goes on at %d, "
@@ -247,8 +272,8 @@ def _group_state(group: GroupRecord, store_id: str) -> GroupState:
 
 
 def _make_local(
-    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, head: Head
-) -> None:  # fmt: skip
+    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, head: Head, tails: TailObjects
+) -> None:
     """Writes what head and state say into the directory, the identity last.
 
     Store times go on from those of the newest archived message: the new machine's clock may be behind.
@@ -276,7 +301,12 @@ def _make_local(
     try:
         log.load()
         if log.is_empty:
-            log.add_segment(state.log_end)
+            log.add_first_segment(state.log_end)
+        if identity.followed:
+            restorer = TailRestorer(TailMark(fs, paths), None)
+            restorer.put_back_all(tails, head, log)
+            # nobody knows whether the times of those records rise
+            identity = replace(identity, times_fall_below=log.last_base + identity.segment_bytes)
     finally:
         log.close()
     replace(identity.published(), restoring_from=None).save(fs, paths)

@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.shell import TINIEST, Shell, archived_lines, served
+from tests.support.rocketmq.remoting_world import remoting_world
 from tests.support.service.api_client import ApiClient
 from tierlog.service.api.application.app import create_app
 from tierlog.service.config.settings import Settings
+from tierlog.service.delivery.timers import NOTE_TOPIC, TIMER_TOPIC
+from tierlog.service.delivery.transactions import HALF_TOPIC, OP_TOPIC
 from tierlog.service.engine.store import Store
-from tierlog.service.exit_codes import WRONG_USE
+from tierlog.service.exit_codes import FAILED, WRONG_USE
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 
 def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> None:
@@ -76,3 +81,26 @@ def test_the_route(tmp_path: Path) -> None:
         assert client.request("GET", "/v1/topics/t/messages").json()["messages"] == []
     finally:
         engine.close()
+
+
+SYSTEM_TOPICS = [
+    NOTE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", SYSTEM_TOPICS)
+def test_a_topic_that_the_service_keeps_its_state_in_is_not_deleted_in_any_way(
+    tmp_path: Path, shell: Shell, topic: str
+) -> None:
+    with remoting_world(tmp_path / "s") as world, world.client() as tools:
+        world.store.append([Message(topic, b"state", queue_id=0)])
+        client = ApiClient(create_app(world.store, world.settings))
+        for query in ("all=true", "dry_run=true"):
+            answer = client.request("DELETE", f"/v1/topics/{topic}?{query}")
+            assert (answer.status_code, "system topic" in answer.json()["detail"]) == (403, True)
+        refused = tools.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert world.store.find_queues(topic) is not None
+    shell("delete", topic, "--all", "--root", str(tmp_path / "s"), code=FAILED)
+    assert "system topic" in shell.err
+    assert [row["topic"] for row in shell.rows("topics", "--root", str(tmp_path / "s"))].count(topic) == 1

@@ -137,6 +137,14 @@ class FileSystem(Protocol):
         """Opens an existing file for reading and writing, or creates it empty."""
         ...
 
+    def open_read(self, path: Path) -> File:
+        """Opens an existing file, of somebody else maybe, for reading; it can be flushed, too."""
+        ...
+
+    def stamp(self, path: Path) -> tuple[int, int] | None:
+        """Returns the file's number and when it was last written, in ns since the epoch; None if it is not there."""
+        ...
+
     def read(self, path: Path) -> bytes:
         """Returns the whole file."""
         ...
@@ -155,6 +163,10 @@ class FileSystem(Protocol):
 
     def map_private(self, path: Path) -> ByteArray:
         """Returns the file's bytes as a writable array whose changes nobody else sees."""
+        ...
+
+    def link(self, source: Path, target: Path) -> None:
+        """Gives a file another name, unless that is taken, on the same volume. Durable after :meth:`flush_dir`."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
@@ -379,6 +391,18 @@ class LocalFileSystem:
         with _DiskErrors(path):
             return _LocalFile(path, os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE))
 
+    def open_read(self, path: Path) -> File:
+        with _DiskErrors(path):
+            return _LocalFile(path, os.open(path, os.O_RDONLY))
+
+    def stamp(self, path: Path) -> tuple[int, int] | None:
+        with _DiskErrors(path):
+            try:
+                stat = os.stat(path)
+            except FileNotFoundError:
+                return None
+            return stat.st_ino, stat.st_mtime_ns
+
     def read(self, path: Path) -> bytes:
         with _DiskErrors(path):
             return path.read_bytes()
@@ -411,6 +435,10 @@ class LocalFileSystem:
                 return np.asarray(Mapping(fd, size, protection, flags))
             finally:
                 os.close(fd)
+
+    def link(self, source: Path, target: Path) -> None:
+        with _DiskErrors(source), contextlib.suppress(FileExistsError):
+            os.link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
         with _DiskErrors(source):

@@ -108,6 +108,13 @@ class OverlayFileSystem:
             self._files[path] = np.empty(0, np.uint8)
         return _OverlayFile(self, path)
 
+    def open_read(self, path: Path) -> File:
+        return _OverlayFile(self, path) if path in self._files else self._base.open_read(self._present(path))
+
+    def stamp(self, path: Path) -> tuple[int, int] | None:
+        """Returns the stamp of the file below, also of one that was changed here."""
+        return None if path in self._removed else self._base.stamp(path)
+
     def read(self, path: Path) -> bytes:
         return bytes(self._files[path]) if path in self._files else self._base.read(self._present(path))
 
@@ -123,6 +130,11 @@ class OverlayFileSystem:
 
     def map_private(self, path: Path) -> ByteArray:
         return self.writable(path, 0)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Gives the file's private bytes another name."""
+        self._files.setdefault(target, self.writable(self._present(source), 0))
+        self._removed.discard(target)
 
     def rename(self, source: Path, target: Path) -> None:
         content = self.writable(source, 0)
@@ -200,6 +212,8 @@ class GatedFileSystem:
         self.list_dir = inner.list_dir
         self.is_dir = inner.is_dir
         self.size = inner.size
+        self.open_read = inner.open_read
+        self.stamp = inner.stamp
         self.read = inner.read
         self.map_read = inner.map_read
         self.map_write = inner.map_write
@@ -230,6 +244,10 @@ class GatedFileSystem:
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
         with self._gate():
             self._inner.flush_mapped(path, mapped, start, end)
+
+    def link(self, source: Path, target: Path) -> None:
+        with self._gate():
+            self._inner.link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
         with self._gate():

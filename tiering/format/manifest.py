@@ -241,6 +241,16 @@ class TopicExpiry(NamedTuple):
     below_ms: int
 
 
+class LostRange(NamedTuple):
+    """A range ``[first, next)`` of a broker's log that the broker had deleted before its follower came there."""
+
+    first: int
+    next: int
+    from_ms: int
+    to_ms: int
+    """Its messages were stored in ``[from_ms, to_ms)``."""
+
+
 class QueueGap(NamedTuple):
     """A declared gap: queue offsets ``[first_missing, next_present)`` were never given out and never will be."""
 
@@ -278,6 +288,8 @@ class Head:
     """Names that left the manifest and are deleted after grace, oldest first."""
     tombstones: tuple[Tombstone, ...] = ()
     expired: tuple[TopicExpiry, ...] = ()
+    lost: tuple[LostRange, ...] = ()
+    """Ranges of a followed log that nobody has, ascending."""
 
     def beyond_gaps(self, offset: int) -> int:
         """Returns the physical offset at which the log goes on from ``offset``: where it lies in no gap of the log."""
@@ -307,6 +319,7 @@ class Head:
             "removed": [page.to_json() for page in self.removed],
             "tombstones": [asdict(tombstone) for tombstone in self.tombstones],
             "expired": self.expired,
+            "lost": self.lost,
         }
         table = {
             "store_id": self.store_id, "volume_id": self.volume_id, "open_id": self.open_id,
@@ -335,6 +348,7 @@ class Head:
             removed=tuple(RemovedPage.from_json(page) for page in body["removed"]),
             tombstones=tuple(tombstone_from_json(tombstone) for tombstone in body["tombstones"]),
             expired=tuple(TopicExpiry(*expiry) for expiry in body["expired"]),
+            lost=tuple(LostRange(*each) for each in body.get("lost", ())),
         )  # fmt: skip
 
 

@@ -143,6 +143,8 @@ class StoreState:
     """Every restore, oldest first."""
     log_begin: int | None = None
     """Physical offset at which the volume's log begins, which only rises; None: not known."""
+    followed: bool = False
+    """Whether the log is a broker's that is followed, at the broker's offsets."""
 
     def find(self, name: str) -> TopicState | None:
         """Returns the topic of this name for readers, None if there is none or it is deleted."""
@@ -163,6 +165,7 @@ class StoreState:
             "volume_id": self.volume_id, "log_end": self.log_end, "next_topic_id": self.next_topic_id,
             "first_offset": self.first_offset, "segment_bytes": self.segment_bytes, "takeovers": self.takeovers,
             "log_begin": self.log_begin,
+            **({"followed": True} if self.followed else {}),
         }  # fmt: skip
         body: dict[str, object] = {
             "ends": [topic.ends for topic in self.topics],
@@ -202,6 +205,7 @@ class StoreState:
             segment_bytes=table.get("segment_bytes", 0),
             takeovers=tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())),
             log_begin=table.get("log_begin"),
+            followed=table.get("followed", False),
         )
 
 

@@ -304,6 +304,32 @@ class HotStore:
         if self.log.end - self.log.flushed > self._options.flush_dirty_bytes:
             self.flush()
 
+    def cut(self, offset: int) -> None:
+        """Drops everything of the log from ``offset`` on, where a record begins; the store is closed afterwards.
+
+        First nothing is promised of it any more, then it goes, the last segment first. The next opening recovers as
+        after a crash, and derives again. Killed in here: the log ends at ``offset`` or behind it, where a record does.
+        """
+        self.dispatch()
+        with self._append_lock, self._dispatch_lock, self.guard.writing("cutting the log"):
+            self._check_open()
+            views = ((topic.topic_id, self.queue_views(topic)) for topic in self.topics.all())
+            self.topics.lower_floors({
+                (topic_id, queue_id): view.first_at_or_above(offset)
+                for topic_id, queues in views for queue_id, view in queues.items()
+            })  # fmt: skip
+            checkpoint = self._checkpointed or Checkpoint()
+            checkpoint = replace(checkpoint, confirm_offset=min(checkpoint.confirm_offset, offset))
+            replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
+            self.log.start_at(offset, tail_is_zero=False)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes it without a word to the disk: the next opening recovers as after a kill."""
+        self._closed = True
+        self.damage.close()
+        self.log.close()
+
     def take_producers(self) -> None:
         """Lets producers append from now on, behind all that a follower wrote; the caller has made that durable.
 

@@ -411,6 +411,24 @@ class TopicRegistry:
                 topic.archive, topic.cold_retention_ms, topic.hold, topic.archived_from = before
                 raise
 
+    def lower_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
+        """Lets no queue be promised to go on behind these offsets, which are those of a log that is about to be cut."""
+        with self._lock:
+            for topic in self._by_name.values():
+                for queue_id in topic.floors:
+                    ends = next_offsets.get((topic.topic_id, queue_id), topic.floors[queue_id])
+                    topic.floors[queue_id] = min(topic.floors[queue_id], ends)
+            self._save()
+
+    def begin_queues_anew(self) -> None:
+        """Turns floors into starts: the queues have no units here any more, and go on at or behind them."""
+        with self._lock:
+            for topic in self._by_name.values():
+                for queue_id, floor in topic.floors.items():
+                    topic.starts[queue_id] = max(floor, topic.starts.get(queue_id, topic.first_offset))
+                topic.floors.clear()
+            self._save()
+
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
         """Makes durable that the next offset of (topic id, queue id) is at least the given one."""
         with self._lock:

@@ -22,7 +22,7 @@ from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
 from tierlog.tiering.cold.segment.scan import Removal, scan_segment
 from tierlog.tiering.cold.segment.writer import SegmentWriter
-from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
+from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, QueueGap, Tombstone
 from tierlog.tiering.format.queue_rows import encode_queue_rows
 from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.commit_log import Segment
@@ -32,6 +32,7 @@ from tierlog.tiering.hot.topic_deletion import DeletedTopics
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.kernels.scan import ScanRows, TopicTable
 from tierlog.tiering.lifecycle.state_writer import StateWriter
+from tierlog.tiering.lifecycle.takeover import merged_gaps, store_gaps
 from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.objects.transfer import put_verified, verify_object
 
@@ -97,8 +98,29 @@ class Archiver:
                 if any(topic.hold and topic.name in left_out for topic in self._hot.topics.all()):
                     continue
                 state = self._state.with_topics(self._manifest.head or head)
-                change = ManifestChange(log=(entry,), archived_to=segment.end, state=state, begun_s=begun_s)
+                change = ManifestChange(
+                    log=(entry,), archived_to=segment.end, state=state, gaps=self._gaps(segment, head), begun_s=begun_s
+                )
                 return self._manifest.commit(change, head)
+
+    def _gaps(self, segment: Segment, head: Head) -> ObjectRef | None:
+        """Returns all gaps if the segment has the first message of a queue behind a gap in a log that is followed.
+
+        There the queue goes on behind what the archive has of it, at the offset that its broker gave that message.
+        """
+        if not head.lost:
+            return None
+        found = []
+        for topic in self._hot.topics.all():
+            for queue_id, view in self._hot.queue_views(topic).items() if topic.archive else ():
+                start, first = topic.starts.get(queue_id), view.first_at_or_above(0)
+                is_here = first < view.next and not view.is_below(first, segment.base_offset)
+                if start is not None and start < first and is_here and view.is_below(first, segment.end):
+                    found.append(QueueGap(topic.topic_id, queue_id, start, first))
+        if not found:
+            return None
+        before = self._manifest.gaps(self._manifest.reader(), head)
+        return store_gaps(self._manifest, head, merged_gaps(before, found), self._randomness)
 
 
 def upload_segment(

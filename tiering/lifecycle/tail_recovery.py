@@ -213,7 +213,8 @@ def _lacks_from(manifest: ManifestStore, head: Head) -> int:
 class TailRestorer:
     """The tails of one volume, as far as they are known while it is opened; used by one thread at a time."""
 
-    def __init__(self, mark: TailMark, volume_id: str) -> None:
+    def __init__(self, mark: TailMark, volume_id: str | None) -> None:
+        """``volume_id`` None: of a log that follows a broker, whose bytes are the same whoever wrote them."""
         self._mark = mark
         self._volume_id = volume_id
         self._tails: TailObjects | None = None
@@ -238,20 +239,29 @@ class TailRestorer:
             self._tails = None
             return True  # some of it may have been written
 
+    def put_back_all(self, tails: TailObjects, head: Head, log: CommitLog) -> None:
+        """Writes what tails have behind the archive's end into an empty log that begins there; all or an error."""
+        chain = self.look(tails, head)
+        self.saw(tails, head, chain)
+        self._put_back_from(tails, log, head.archived_to)
+        self._mark.raise_to(self._reach(), head.archived_to)
+
     def _put_back_from(self, tails: TailObjects, log: CommitLog, end: int) -> bool:
         chain = self._chain
         if not chain or chain[0].first > end:
             chain = [*tails.follow(self._archived_to)]
         found = False
         for said in chain:
-            if said.kind is TailKind.FENCE or said.volume_id != self._volume_id:
+            if said.kind is TailKind.FENCE or not self._is_own(said):
                 break
             if said.end > end:
-                self._put_back_one(tails, log, said, end)
+                if not self._put_back_one(tails, log, said, end):
+                    break
                 found = True
         return found
 
-    def _put_back_one(self, tails: TailObjects, log: CommitLog, said: TailHead, end: int) -> None:
+    def _put_back_one(self, tails: TailObjects, log: CommitLog, said: TailHead, end: int) -> bool:
+        """Returns whether the log goes on with it; a followed one does not with what its broker took back."""
         tail = tails.read(said.first)
         if tail is None or tail.head != said:
             raise CorruptionError("a tail was replaced while it was read", path="tail", position=said.first)
@@ -259,17 +269,26 @@ class TailRestorer:
             segment = log.segment_of(said.first)
             kept = bytes(segment.data[said.first - segment.base_offset : end - segment.base_offset])
             if tail.payload[: len(kept)] != kept:
+                if self._volume_id is None:
+                    return False
                 raise CorruptionError(
                     "a tail in the bucket holds other bytes than the log", path="commitlog", position=said.first
                 )
         log.put_back(said.first, tail.payload, said.end)
+        return True
+
+    def _is_own(self, said: TailHead) -> bool:
+        return self._volume_id is None or said.volume_id == self._volume_id
 
     def settle(self, hot: HotStore) -> None:
         """Makes sure, after recovery, that no offset which a tail may have is given out again.
 
         What no tail has up to the mark was never acknowledged as archived, but may still arrive in the bucket: the
-        log goes on in the next segment. Where the bucket could not be asked, the store stays read-only.
+        log goes on in the next segment. Where the bucket could not be asked, the store stays read-only. A log that
+        follows a broker gives out no offsets.
         """
+        if hot.is_followed:
+            return
         end, reach = hot.log.end, self._reach()
         if end >= reach:
             return
@@ -282,5 +301,5 @@ class TailRestorer:
             )
 
     def _reach(self) -> int:
-        last = max((said.end for said in self._chain if said.volume_id == self._volume_id), default=0)
+        last = max((said.end for said in self._chain if self._is_own(said)), default=0)
         return max(self._mark.end, last)

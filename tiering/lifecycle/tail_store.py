@@ -94,6 +94,20 @@ class TailObjects:
                 return
             start = found.head.end
 
+    def remove_from(self, offset: int) -> None:
+        """Deletes every tail that has anything at or above an offset, the first of them first.
+
+        Killed in here: the chain ends below the offset, or everything is there still.
+        """
+        firsts = [self._keys.first_of_tail(info.key) for info in self._objects.list(self._keys.tails)]
+        known = sorted(first for first in firsts if first is not None)
+        doomed = [first for first in known if first >= offset]
+        below = [first for first in known if first < offset]
+        if below and (found := self.describe(below[-1])) is not None and found.head.end > offset:
+            doomed.insert(0, below[-1])
+        for first in doomed:
+            self._objects.delete(self._keys.tail(first))
+
     def remove_old(self, below: int, before_ms: int, limit: int) -> int:
         """Deletes up to ``limit`` tails named below ``below`` that were made before ``before_ms`` (server's clock).
 
@@ -125,6 +139,13 @@ class TailMark:
         self._paths = paths
         self._lock = threading.Lock()
         self.end, self.confirmed = _FILE.read(fs, paths.tails_json) or (0, 0)
+
+    def lower_to(self, end: int) -> None:
+        """Makes durable that no tail reaches beyond ``end`` any more; how far they do is looked up anew."""
+        with self._lock:
+            if end < self.end:
+                _FILE.replace(self._fs, self._paths.tails_json, (end, 0), self._paths.tmp)
+                self.end, self.confirmed = end, 0
 
     def raise_to(self, end: int, confirmed: int, step: AbstractContextManager[object] | None = None) -> None:
         """Makes durable that tails may reach ``end``, and notes how far they are known to; inside ``step`` if given."""

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tierlog.tiering.base.errors import CorruptionError, FencedError, StoreError, StoreMismatchError
+from tierlog.tiering.base.errors import CorruptionError, FencedError, StoreError, StoreMismatchError, UnavailableError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.options import TailOptions
 from tierlog.tiering.base.randomness import Randomness
@@ -241,13 +241,24 @@ class TailWriter:
         self._planned = found.end
 
     def _check_ours(self, found: TailHead, owner: Head) -> None:
-        """:class:`FencedError` for a fence or another's tail, :class:`StoreMismatchError` for bytes not ours."""
-        if found.kind is TailKind.FENCE or found.volume_id != owner.volume_id or found.epoch > owner.epoch:
+        """:class:`FencedError` for a fence or another's tail, :class:`StoreMismatchError` for bytes not ours.
+
+        In the log of a broker that is followed offsets are the broker's: whoever wrote a tail, its bytes count. What
+        the log does not have yet is waited for, what the broker took back is removed.
+        """
+        is_followed = self._hot.is_followed
+        is_anothers = found.volume_id != owner.volume_id and not is_followed
+        if found.kind is TailKind.FENCE or is_anothers or found.epoch > owner.epoch:
             raise FencedError(
                 f"volume {found.volume_id} has taken this store over (epoch {found.epoch})", position=found.first
             )
         payload = self._cutter.payload(found.first, found.end) if found.end <= self._hot.log.flushed else None
+        if payload is None and is_followed:
+            raise UnavailableError("the log has not come as far as its tails in the bucket", position=found.end)
         if payload is None or (len(payload), payload_crc32(payload)) != (found.payload_bytes, found.payload_crc32):
+            if is_followed:
+                self._tails.remove_from(found.first)
+                raise UnavailableError("a tail of what the broker took back was removed", position=found.first)
             raise StoreMismatchError(
                 "a tail in the bucket holds other bytes than the log",
                 position=found.first,

@@ -86,7 +86,7 @@ def begin_log(
         segment_bytes=segment_bytes,
         takeovers=(*before.takeovers, fenced),
     )
-    gaps = _merged(manifest.gaps(reader, head), [gap for plan in planned for gap in plan.gaps])
+    gaps = merged_gaps(manifest.gaps(reader, head), [gap for plan in planned for gap in plan.gaps])
     begun_s = manifest.begin_upload()
     data = state.encode()
     key = manifest.keys.state(randomness.token_hex(8))
@@ -95,13 +95,41 @@ def begin_log(
         indexed_to=begin,
         log_gaps=((head.archived_to, begin),),
         state=ObjectRef(key, len(data), put_verified(manifest.objects, key, data), len(data)),
-        gaps=_store_gaps(manifest, head, gaps, randomness) if gaps else None,
+        gaps=store_gaps(manifest, head, gaps, randomness) if gaps else None,
         begun_s=begun_s,
     )
     return manifest.commit(change, head)
 
 
-def _store_gaps(manifest: ManifestStore, head: Head, gaps: list[QueueGap], randomness: Randomness) -> ObjectRef:
+def go_on_with_log(
+    manifest: ManifestStore, head: Head, *, volume_id: str, fenced: Takeover, segment_bytes: int, randomness: Randomness
+) -> Head:
+    """Commits that the log of ``volume_id``, which follows a broker, begins where the archive ends; it jumps nowhere.
+
+    Offsets are given by the broker: whatever the volume before it had at an offset, its successor gets there too.
+    """
+    reader = manifest.reader()
+    before = manifest.state(reader, head)
+    topics = []
+    for topic in before.topics:
+        archived = _archived_ends(manifest, reader, head, before, topic)
+        queues = max(topic.queues, *(each + 1 for each in archived), 0)
+        ends = tuple(archived.get(queue_id, before.first_offset) for queue_id in range(queues))
+        topics.append(replace(topic, queues=queues, ends=ends))
+    state = replace(
+        before, topics=tuple(topics), volume_id=volume_id, log_end=head.archived_to, log_begin=head.archived_to,
+        next_topic_id=before.next_topic_id + TOPIC_ID_STEP, segment_bytes=before.segment_bytes or segment_bytes,
+        takeovers=(*before.takeovers, fenced), followed=True,
+    )  # fmt: skip
+    begun_s = manifest.begin_upload()
+    data = state.encode()
+    key = manifest.keys.state(randomness.token_hex(8))
+    ref = ObjectRef(key, len(data), put_verified(manifest.objects, key, data), len(data))
+    return manifest.commit(ManifestChange(state=ref, begun_s=begun_s), head)
+
+
+def store_gaps(manifest: ManifestStore, head: Head, gaps: list[QueueGap], randomness: Randomness) -> ObjectRef:
+    """Stores all declared gaps; whoever commits the reference names them."""
     data = encode_gaps(gaps)
     key = manifest.keys.page("gaps", head.version + 1, randomness.token_hex(4))
     return ObjectRef(key, len(data), put_verified(manifest.objects, key, data), len(data))
@@ -158,7 +186,7 @@ def _archived_ends(
     return found
 
 
-def _merged(before: tuple[QueueGap, ...], added: list[QueueGap]) -> list[QueueGap]:
+def merged_gaps(before: tuple[QueueGap, ...], added: list[QueueGap]) -> list[QueueGap]:
     """Returns all gaps; one that begins inside or right after the last of its queue makes that one longer."""
     gaps = {(gap.topic_id, gap.queue_id, gap.first_missing): gap for gap in before}
     last = {(gap.topic_id, gap.queue_id): gap for gap in sorted(before)}

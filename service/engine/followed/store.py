@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Self
 
 from tierlog.service.config.settings import Settings
+from tierlog.service.engine.followed.changes import finish_gap
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
+from tierlog.service.engine.restore import restore_volume
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -85,10 +87,12 @@ class FollowedStore:
         fs: FileSystem | None = None,
         objects: ObjectStore | None = None,
         tracer: Tracer = NO_TRACER,
+        restore: bool = False,
     ) -> Self:
         """Opens the store at ``root`` and recovers it, or makes it: its log then begins at ``begin``, a segment's base.
 
-        ``begin`` is not looked at where there is a store. Raises :class:`StoreMismatchError` for a store with other
+        ``begin`` is not looked at where there is a store. ``restore`` makes it from its archive first, in an empty
+        directory: the log goes on where the archive ends. Raises :class:`StoreMismatchError` for a store with other
         segments than the broker's, or for one that takes messages itself, and what :meth:`Store.open` does.
         """
         clock, settings = clock or SystemClock(), settings or Settings.load()
@@ -96,7 +100,11 @@ class FollowedStore:
             settings.with_segments_of(segment_bytes), clock, fs or LocalFileSystem(), randomness or SystemRandomness(),
             objects, tracer=tracer, follow_from=begin,
         )  # fmt: skip
-        parts = open_parts(Path(root).absolute(), components, cold_url=cold_url, store_id=store_id, read_only=False)
+        root = Path(root).absolute()
+        if restore:
+            restore_volume(root, components, cold_url=cold_url, store_id=store_id)
+        finish_gap(root, components)
+        parts = open_parts(root, components, cold_url=cold_url, store_id=store_id, read_only=False)
         store = Store(parts, components.settings, clock, components.randomness, read_only=False, tracer=tracer)
         return cls(store, parts, clock, tail_interval_ms=tail_interval_ms)
 

@@ -278,6 +278,28 @@ def test_a_message_whose_topic_was_deleted_is_not_delivered() -> None:
     assert world.bodies() == ["after"]
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_message_whose_topic_was_deleted_is_not_delivered_after_the_log_below_has_gone(is_killed: bool) -> None:
+    world = DelayWorld(settings=tiny_settings(hot__default_queues=2, hot__retention_ms=3_600_000), url=None)
+    for topic in ("orders", "payments"):
+        world.send("now", topic=topic)
+        world.send("later", 10 * 3_600_000, topic=topic)
+    world.engine.removal.delete_topic("orders")
+    if is_killed:
+        world.open()
+    for _ in range(9):
+        fill(world)
+        world.pass_time(3_600_000)
+        world.engine.run_tiers()
+        world.timers.run_once()
+        world.engine.run_tiers()
+    assert world.timers.pending() == 1, "it went when the other one moved in front of the log's end"
+    world.pass_time(3_600_000)
+    (late,) = [one for one in world.arrived("payments") if one.record.body == b"later"]
+    assert int(late.record.properties["TIMER_ROLL_TIMES"]) >= 1
+    assert world.engine.find_queues("orders") is None
+
+
 def test_what_cannot_be_delivered_holds_nothing_up() -> None:
     world = DelayWorld()
     due = str(world.clock.now_ms() + 10)

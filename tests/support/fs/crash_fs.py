@@ -310,6 +310,15 @@ class CrashFileSystem:
         self._renames.setdefault(source.parent, []).append(target)
         self.cut()
 
+    def link(self, source: Path, target: Path) -> None:
+        """Another name, unless it is taken; doubtful until its folder is flushed."""
+        inode = self._inode(source)
+        self._check_folder(target)
+        if target not in self._names:
+            self.begin("link", target)
+            self._names[target] = inode
+            self.cut()
+
     def unlink(self, path: Path) -> None:
         """Remove a name; already gone is fine."""
         self.check_power()
@@ -379,6 +388,15 @@ class CrashFileSystem:
             self._names[path] = _Inode(np.empty(0, np.uint8))
             self.cut()
         return _CrashFile(self, path, self._names[path])
+
+    def open_read(self, path: Path) -> File:
+        """Open a file that is there."""
+        return _CrashFile(self, path, self._inode(path))
+
+    def stamp(self, path: Path) -> tuple[int, int] | None:
+        """Which file it is; when it was written is not known here."""
+        self.check_power()
+        return (id(self._names[path]), 0) if path in self._names else None
 
     def read(self, path: Path) -> bytes:
         """The whole file."""

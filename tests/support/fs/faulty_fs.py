@@ -129,6 +129,16 @@ class FaultyFileSystem:
         self.check("flush_mapped", path)
         self.inner.flush_mapped(path, mapped, start, end)
 
+    def open_read(self, path: Path) -> File:
+        """Open for reading; flushes are checked as well."""
+        self.check("open_read", path)
+        return _FaultyFile(self, path, self.inner.open_read(path))
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give another name, unless refused for the target."""
+        self.check("link", target)
+        self.inner.link(source, target)
+
     def rename(self, source: Path, target: Path) -> None:
         """Rename, unless refused for the target."""
         self.check("rename", target)

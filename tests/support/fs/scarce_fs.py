@@ -11,7 +11,8 @@ from tierlog.tiering.base.fs import FileSystem
 
 #: Calls that open something, if only for a moment.
 OPENING = (
-    "list_dir", "make_dirs", "create", "allocate", "open", "read", "map_read", "map_write", "map_private", "flush_dir"
+    "list_dir", "make_dirs", "create", "allocate", "open", "open_read", "read", "map_read", "map_write", "map_private",
+    "flush_dir",
 )  # fmt: skip
 
 

@@ -87,8 +87,11 @@ class FakeBroker:
                         return
 
     def _answered(self, frame: Frame) -> bytes:
-        known = self.answers.get(frame.code)
-        code, fields, body = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, {}, b"") if known is None else known(frame)
+        code: int = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        fields: Mapping[str, str] = {}
+        body = b""
+        if frame.code in self.answers:
+            code, fields, body = self.answers[frame.code](frame)
         return encode_frame(Frame(code, frame.opaque, int(FrameFlag.RESPONSE), fields, body))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.objects.faulty_store import FaultyObjectStore
@@ -11,10 +12,13 @@ from tests.support.stores.engines import small_settings
 from tests.support.world import ROOT, STORE_ID, URL, World, send
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.followed.store import FollowedStore
+from tierlog.service.engine.parts import Components
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.objects.object_store import ObjectStore
 
 SEGMENT_BYTES = 4096
 
@@ -70,7 +74,7 @@ class FollowedWorld:
         objects: MemoryObjectStore | None = None, clock: ManualClock | None = None,
     ) -> None:  # fmt: skip
         self.root, self.files, self.url, self.segment_bytes = root, files, url, segment_bytes
-        self.settings = (settings or small_settings()).unsized()
+        self.settings = (settings or small_settings(cold__disk_cache_bytes=0)).unsized()
         self.clock = clock or ManualClock()
         self.fs = fs or CrashFileSystem()
         self.objects = objects or MemoryObjectStore(self.clock)
@@ -78,20 +82,21 @@ class FollowedWorld:
         self.opens = 0
 
     @property
-    def seams(self) -> dict[str, object]:
+    def components(self) -> Components:
         """What every opening is given; whoever had the store open is killed."""
         self.fs.kill()
         self.opens += 1
-        return {
-            "settings": self.settings, "clock": self.clock, "fs": self.files or self.fs,
-            "randomness": SeededRandomness(self.opens), "objects": self.bucket if self.url else None,
-        }  # fmt: skip
+        bucket = cast("ObjectStore", self.bucket) if self.url else None
+        randomness = SeededRandomness(len(str(self.root)) * 1000 + self.opens)
+        return Components(self.settings, self.clock, self.files or self.fs, randomness, bucket, follow_from=0)
 
-    def open(self, begin: int = 0, **options: object) -> FollowedStore:
+    def open(self, begin: int = 0, **options: Any) -> FollowedStore:
         """Open the store as after a kill of whoever had it open."""
+        seams = self.components
         self.engine = FollowedStore.open(
             self.root, cold_url=self.url, store_id=STORE_ID, segment_bytes=self.segment_bytes, begin=begin,
-            **{**self.seams, **options},
+            settings=seams.settings, clock=seams.clock, fs=seams.fs, randomness=seams.randomness, objects=seams.objects,
+            **options,
         )  # fmt: skip
         return self.engine
 
@@ -103,6 +108,10 @@ class FollowedWorld:
         )  # fmt: skip
         world._opens = self.opens + 500
         return world
+
+    def head(self) -> Head:
+        """The newest head of the archive."""
+        return self.ordinary().head()
 
     def log_bytes(self) -> bytes:
         """The bytes of the log that is open, from its first segment to its end."""

@@ -13,6 +13,7 @@ from tierlog.tiering.format.manifest import (
     Head,
     IndexEntry,
     LogEntry,
+    LostRange,
     ObjectRef,
     PageNode,
     RemovedPage,
@@ -53,6 +54,8 @@ class ManifestChange:
     """All declared gaps, those of before included."""
     log_gaps: tuple[tuple[int, int], ...] = ()
     """Physical ranges to be added."""
+    lost: tuple[LostRange, ...] = ()
+    """Ranges of a followed log that nobody has, to be added."""
     add_tombstones: tuple[Tombstone, ...] = ()
     close_tombstones: tuple[str, ...] = ()
     expired: tuple[TopicExpiry, ...] = ()
@@ -91,6 +94,7 @@ def apply_change(head: Head, change: ManifestChange, edit: TreeEdit) -> Head:
         archived_to=head.archived_to if change.archived_to is None else change.archived_to,
         indexed_to=head.indexed_to if change.indexed_to is None else change.indexed_to,
         log_gaps=tuple(sorted({*head.log_gaps, *change.log_gaps})),
+        lost=tuple(sorted({*head.lost, *change.lost})),
         state=_successor(head.state, change.state, edit),
         gaps=_successor(head.gaps, change.gaps, edit),
         tombstones=_tombstones(head, change, edit.version),

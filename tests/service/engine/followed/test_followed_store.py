@@ -127,6 +127,7 @@ def test_a_quiet_log_is_in_tails_within_the_interval() -> None:
     log.feed(store)
     store.publish_below = log.end
     store.flush()
+    assert store._parts.writers is not None
     appends = store._parts.writers.appends
     wanted = []
     for _ in range(2):

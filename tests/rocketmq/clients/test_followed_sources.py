@@ -1,0 +1,150 @@
+"""A real master with a Java producer, followed by both sources: each gives the bytes of its files."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.rocketmq.real_clients import Doors, RealClient, fresh, java_client, real_server
+from tests.tools.cache import ToolMissingError
+from tests.tools.rocketmq_clients import JAVA_5, built
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
+from tierlog.tiering.rocketmq.broker_files import read_state
+from tierlog.tiering.rocketmq.log_source import LogSource, OffsetGoneError
+from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
+from tierlog.tiering.rocketmq.remoting import BrokerAddress, BrokerClient, copied_state, facts_of, find_master
+
+pytestmark = pytest.mark.timeout(300)
+_LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("followed")
+
+
+@pytest.fixture(scope="module")
+def real(folder: Path) -> Iterator[Doors]:
+    try:
+        program = built(JAVA_5)
+    except ToolMissingError as error:
+        pytest.skip(f"RocketMQ's clients cannot be built: {error}")
+    with real_server(program, folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def producer(real: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
+    with java_client(built(JAVA_5), "Remoting5", tmp_path_factory.mktemp("producer"), real.remoting) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def master(real: Doors) -> BrokerAddress:
+    waiting, clock = threading.Event(), SystemClock()
+    for _ in range(int(_LIMIT_S)):
+        try:
+            return find_master([real.remoting], "broker-a", clock=clock)
+        except StoreError:  # it registers some time after it was started
+            clock.wait(waiting, 1.0)
+    return find_master([real.remoting], "broker-a", clock=clock)
+
+
+@pytest.fixture
+def client(master: BrokerAddress) -> Iterator[BrokerClient]:
+    found = BrokerClient(master.address, clock=SystemClock())
+    yield found
+    found.close()
+
+
+class Follower:
+    """Reads a source in a thread until it has all up to an offset; bytes by the base of their segment."""
+
+    def __init__(self, source: LogSource, begin: int) -> None:
+        self.source = source
+        self.pieces: dict[int, bytearray] = {}
+        self.failure: BaseException | None = None
+        self._end: int | None = None
+        source.begin(begin)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            reached = self.source.position()
+            while self._end is None or reached < self._end:
+                data = self.source.read(0.2)
+                if not data:
+                    continue
+                base = self.source.position() - self.source.position() % self.source.segment_bytes
+                piece = self.pieces.setdefault(base, bytearray())
+                assert self.source.position() == base + len(piece)
+                piece += data
+                reached = base + len(piece)
+                self.source.report(reached)
+        except BaseException as error:
+            self.failure = error
+
+    def finish(self, end: int) -> None:
+        """Waits until everything below an offset was read."""
+        self._end = end
+        self._thread.join(_LIMIT_S)
+        assert not self._thread.is_alive(), "the source gave no more"
+        assert self.failure is None, self.failure
+
+
+def test_both_sources_give_the_bytes_of_the_files(folder: Path, producer: RealClient, client: BrokerClient) -> None:
+    clock, paths = SystemClock(), StorePaths(folder / "store")
+    facts = facts_of(client)
+    check_followable(facts)
+    assert (facts.name, facts.segment_bytes, facts.role) == ("broker-a", 16 << 20, "ASYNC_MASTER")
+    topic = fresh("followed")
+    producer.send(topic, "first", count=10)
+    sources: list[LogSource] = [
+        RemoteLog(facts.ha_address, client, segment_bytes=facts.segment_bytes, clock=clock, is_replica=is_replica)
+        for is_replica in (False, True)
+    ]
+    sources.append(BrokerDirectory(paths.root, fs=LocalFileSystem(), clock=clock))
+    begin = sources[0].bounds().min_offset
+    followers = [Follower(source, begin) for source in sources]
+    load = fresh("load")
+    producer.do("load", id=load, topic=topic, prefix="load", shards=4, pause_ms=0)
+    for number in range(6):
+        producer.send(topic, f"large-{number}", count=30, body=random.Random(number).randbytes(100_000).hex())
+    producer.do("stop-load", id=load)
+    end = sources[0].bounds().max_offset
+    assert end > facts.segment_bytes
+    for follower in followers:
+        follower.finish(end)
+    for follower in followers:
+        for base, piece in follower.pieces.items():
+            found, wanted = bytes(piece), paths.segment(base).read_bytes()[: len(piece)]
+            assert found == wanted, f"{type(follower.source).__name__} differs in segment {base}"
+    for source in sources:
+        assert source.settled() >= end  # the broker flushes at once
+        with pytest.raises(OffsetGoneError):
+            source.begin(end + (1 << 30))
+        source.close()
+
+
+def test_what_a_broker_tells_beside_its_log_is_in_its_files_too(
+    folder: Path, producer: RealClient, client: BrokerClient
+) -> None:
+    topic, group = fresh("told"), fresh("group")
+    producer.send(topic, "told", count=8)
+    assert len(producer.consumed(topic, group, 8)) == 8
+    told = copied_state(client)
+    found = {each.name: each for each in told.topics}[topic]
+    assert found.queue_count > 0
+    assert group in [each.name for each in told.groups]
+    kept = read_state(LocalFileSystem(), StorePaths(folder / "store"))
+    assert {each.name: each for each in kept.topics}[topic].queue_count == found.queue_count
+    assert group in [each.name for each in kept.groups]

@@ -1,0 +1,238 @@
+"""The closed directory of a store that follows: its log is cut, goes on behind a gap, comes back from the archive."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fs.crash_fs import PowerCut
+from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld, broker_log
+from tests.support.world import numbers_of, read_all
+from tierlog.index.search.query import Query
+from tierlog.service.engine.followed.changes import begin_again, rewind
+from tierlog.service.engine.followed.store import FollowedStore
+from tierlog.tiering.base.errors import DivergedError, FencedError, InvalidRequestError, StoreMismatchError
+from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
+
+
+def _record_at_or_above(log: BrokerLog, position: int) -> int:
+    at = position - position % SEGMENT_BYTES
+    while at < position:
+        at += decode_record(log.data, at, physical_offset=at).size
+    return at
+
+
+def _places(log: BrokerLog, topic: str) -> list[tuple[int, int]]:
+    """The numbers of a topic's messages, and where their records lie."""
+    at, found = 0, []
+    while at < log.end:
+        if log.data[at + 4 : at + 8] == MAGIC_BLANK.to_bytes(4, "big", signed=True):
+            at += SEGMENT_BYTES - at % SEGMENT_BYTES
+            continue
+        record = decode_record(log.data, at, physical_offset=at)
+        if record.topic == topic:
+            found.append((int(record.body.split(b".")[0].split()[1]), at))
+        at += record.size
+    return found
+
+
+def _followed(world: FollowedWorld, log: BrokerLog) -> FollowedStore:
+    store = world.open()
+    log.feed(store, most=900)
+    store.flush()
+    return store
+
+
+def _agrees(store: FollowedStore, world: FollowedWorld, log: BrokerLog) -> None:
+    begin = store.store._hot.log.begin
+    assert world.log_bytes() == log.data[begin : log.end]
+    assert store.store.check() == []
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("back", [100, SEGMENT_BYTES, 3 * SEGMENT_BYTES + 500])
+def test_what_the_broker_lost_is_dropped_and_followed_again(is_clean: bool, back: int) -> None:
+    log, world = broker_log(), FollowedWorld()
+    store = _followed(world, log)
+    store.store.flush()
+    if is_clean:
+        store.close()
+    offset = _record_at_or_above(log, log.end - back)
+    rewind(world.root, offset, world.components)
+    store = world.open()
+    assert store.end == offset
+    _agrees(store, world, BrokerLog(log.data[:offset]))
+    other = broker_log(140)
+    assert other.data[:offset] == log.data[:offset]
+    other.feed(store)
+    store.flush()
+    _agrees(store, world, other)
+    found = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
+    assert sorted(found) == [number for number in range(140) if number // 6 % 2 == 0]
+
+
+def test_what_is_archived_is_not_dropped() -> None:
+    log, world = broker_log(), FollowedWorld()
+    store = _followed(world, log)
+    store.archive_all()
+    store.close()
+    with pytest.raises(DivergedError, match="it is archived") as caught:
+        rewind(world.root, _record_at_or_above(log, SEGMENT_BYTES + 100), world.components)
+    assert "another store" in str(caught.value.hint)
+    assert world.open().end == log.end
+
+
+def test_a_rewind_to_the_end_changes_nothing() -> None:
+    log, world = broker_log(), FollowedWorld()
+    _followed(world, log).close()
+    rewind(world.root, log.end, world.components)
+    _agrees(world.open(), world, log)
+
+
+def test_tails_of_what_was_dropped_are_never_put_back() -> None:
+    log, world = broker_log(), FollowedWorld()
+    store = _followed(world, log)
+    store.archive_all()
+    assert store.published == log.end
+    store.close()
+    offset = _record_at_or_above(log, log.end - 300)
+    rewind(world.root, offset, world.components)
+    assert all(int(key.rpartition("/")[2]) < offset for key in world.objects._objects if "/tail/" in key)
+    store = world.open()
+    assert (store.end, store.published <= offset) == (offset, True)
+    other = broker_log(140)
+    other.feed(store)
+    store.archive_all()
+    again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+    restored = again.open(restore=True)
+    assert restored.end == other.end
+    _agrees(restored, again, other)
+
+
+def test_a_lost_volume_comes_back_at_the_same_offsets_and_goes_on() -> None:
+    log, world = broker_log(), FollowedWorld()
+    store = _followed(world, log)
+    store.archive_all()
+    again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+    restored = again.open(restore=True)
+    assert restored.end == log.end
+    _agrees(restored, again, log)
+    whole = broker_log(150)
+    whole.feed(restored)
+    restored.archive_all()
+    _agrees(restored, again, whole)
+    found = [number for queue in range(2) for number in numbers_of(read_all(restored.store, "orders", queue))]
+    assert sorted(found) == [number for number in range(150) if number // 6 % 2 == 0]
+    assert restored.published == whole.end
+    assert again.head().log_gaps == ()
+
+
+def test_the_old_volume_is_fenced_by_the_restored_one() -> None:
+    log, world = broker_log(), FollowedWorld()
+    _followed(world, log).archive_all()
+    again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+    again.open(restore=True)
+    with pytest.raises(FencedError, match="has taken the archive"):
+        world.open()
+
+
+def test_an_ordinary_restore_of_a_followed_store_is_refused() -> None:
+    log, world = broker_log(), FollowedWorld()
+    _followed(world, log).archive_all()
+    with pytest.raises(StoreMismatchError, match="follows a RocketMQ broker"):
+        world.ordinary().open("other", restore=True)
+
+
+@pytest.mark.parametrize("lost_segments", [0, 3])
+def test_a_log_goes_on_behind_a_gap_that_answers_name(lost_segments: int) -> None:
+    log, world = broker_log(204), FollowedWorld()
+    store = world.open()
+    end = _record_at_or_above(log, 3 * SEGMENT_BYTES - 900)
+    log.feed(store, end=end)
+    store.flush()
+    store.close()
+    begin = (3 + lost_segments) * SEGMENT_BYTES
+    begin_again(world.root, begin, world.components)
+    store = world.open()
+    assert store.end == begin
+    log.feed(store)
+    store.archive_all()
+    _agrees(store, world, log)
+    found = store.store.query(Query(topic="orders", key="key-1"))
+    assert numbers_of(found.messages) == [1]
+    assert not found.coverage.complete
+    assert f"[{end}, {begin})" in str(found.coverage.failures)
+    assert numbers_of(store.store.query(Query(topic="orders", key="key-197")).messages) == [197]
+    numbers = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
+    assert sorted(numbers) == [number for number, at in _places(log, "orders") if not end <= at < begin]
+    first_ms = found.messages[0].record.store_ms
+    before = store.store.query(Query(topic="orders", from_ms=first_ms, to_ms=first_ms + 1))
+    assert (len(before.messages), before.coverage.complete) == (6, True)
+    assert store.store.check(deep=True) == []
+
+
+def test_a_gap_below_the_logs_end_is_refused() -> None:
+    log, world = broker_log(), FollowedWorld()
+    _followed(world, log).close()
+    with pytest.raises(InvalidRequestError, match="does not begin again"):
+        begin_again(world.root, SEGMENT_BYTES, world.components)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gap_that_is_cut_off_anywhere_is_finished_by_the_next_opening(seed: int) -> None:
+    log = broker_log()
+    end, begin = _record_at_or_above(log, 2 * SEGMENT_BYTES - 900), 5 * SEGMENT_BYTES
+    cuts = 0
+    for cut_at in range(1 + seed, 1000, 9):
+        world = FollowedWorld()
+        store = world.open()
+        log.feed(store, end=end)
+        store.flush()
+        store.close()
+        world.fs = world.fs.after_kill(cut_at=cut_at)
+        try:
+            begin_again(world.root, begin, world.components)
+        except PowerCut:
+            cuts += 1
+        else:
+            break
+        world.fs = world.fs.crash(cut_at)
+        store = world.open()
+        if store.end != begin:
+            assert store.end == end
+            store.close()
+            begin_again(world.root, begin, world.components)
+            store = world.open()
+        assert store.end == begin
+        log.feed(store)
+        store.archive_all()
+        _agrees(store, world, log)
+        assert [each[:2] for each in world.head().lost] == [(end, begin)]
+    assert cuts > 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rewind_that_is_cut_off_anywhere_leaves_a_log_that_can_be_rewound(seed: int) -> None:
+    log = broker_log()
+    offset = _record_at_or_above(log, 2 * SEGMENT_BYTES + 900)
+    cuts = 0
+    for cut_at in range(1 + seed, 1000, 7):
+        world = FollowedWorld()
+        _followed(world, log).close()
+        world.fs = world.fs.after_kill(cut_at=cut_at)
+        try:
+            rewind(world.root, offset, world.components)
+        except PowerCut:
+            cuts += 1
+        else:
+            break
+        world.fs = world.fs.crash(cut_at)
+        store = world.open()
+        assert offset <= store.end <= log.end
+        _agrees(store, world, BrokerLog(log.data[: store.end]))
+        store.close()
+        rewind(world.root, offset, world.components)
+        store = world.open()
+        log.feed(store)
+        store.flush()
+        _agrees(store, world, log)
+    assert cuts > 3
