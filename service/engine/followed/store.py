@@ -117,6 +117,8 @@ class FollowedStore:
 
     def append(self, position: int, data: bytes | memoryview) -> None:
         """Takes the next bytes of the broker's log; see :meth:`FollowedLog.append`."""
+        if not self._hot.is_followed:
+            raise InvalidRequestError("the store follows no broker any more: it was made one that takes messages")
         self._log.append(position, data)
         self.store.note_appended()
 
@@ -216,7 +218,8 @@ class FollowedStore:
         """
         self.flush()
         self.store.flush()
-        self._save_identity(lambda identity: replace(identity, followed=False))
+        end = self.end
+        self._save_identity(lambda identity: replace(identity, followed=False, followed_below=end))
         self._hot.take_producers()
 
     def close(self) -> None:
