@@ -59,6 +59,8 @@ class StoreIdentity:
     gap: tuple[int, int] | None = None
     #: Below this physical offset store times may step back, as a broker's do whose clock did.
     times_fall_below: int = 0
+    #: Below this physical offset a follower wrote the log, which takes messages itself by now.
+    broker_below: int = 0
 
     @classmethod
     def read(cls, fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
@@ -127,7 +129,7 @@ def _decode(document: Any) -> StoreIdentity:
 
 def _encode(identity: StoreIdentity) -> bytes:
     document = {"format": _FORMAT_FOLLOWED if identity.followed else _FORMAT, **asdict(identity)}
-    for name in ("followed", "gap", "times_fall_below"):
+    for name in ("followed", "gap", "times_fall_below", "broker_below"):
         if not document[name]:
             del document[name]
     return json.dumps(document, indent=1).encode()

@@ -107,6 +107,7 @@ class HotStore:
         #: Everything below is gone from the disk: the border, unless a removal is to be taken up again.
         self.removed_to = self.border
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
+        self.queues.broker_below = NO_LIMIT if options.followed else options.broker_below
         self._published_below = published_below
         stopped_cleanly = not fs.exists(paths.abort)
         self._recovery_point = load_queues(self.queues, self.log, checkpoint, stopped_cleanly=stopped_cleanly)
@@ -125,11 +126,15 @@ class HotStore:
         derived: list[LogSubscriber] = [*subscribers, *([] if classic is None else [classic])]
         if self.producers.is_in_use:
             derived.append(self.producers)
-        self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *derived])
+        self._dispatcher = Dispatcher(
+            self.log, self.topics, [self.queues, *derived],
+            second_beginning=self.queues.second_beginning if self.queues.broker_below else None,
+        )  # fmt: skip
         end = recover_log(
             self.log, self.queues, self._dispatcher, self._recovery_point,
             published_below=self._published_below, put_back=put_back,
         )  # fmt: skip
+        self.topics.forget_generations(end)  # of what the disk forgot, or what the broker took back
         self.producers.recovered(end)
         self._writer.last_store_ms = self.queues.last_store_ms
         for key, next_offset in self.queues.next_offsets().items():
@@ -341,6 +346,7 @@ class HotStore:
                 self._writer.raise_next(key, next_offset)
             self.topics.take_own_names(self._options.default_queues)
             self.publish_below = NO_LIMIT
+            self.queues.broker_below = self.log.end
             self.is_followed = False
 
     @contextlib.contextmanager

@@ -216,7 +216,7 @@ class FollowedStore:
         """
         self.flush()
         self.store.flush()
-        self._save_identity(lambda identity: replace(identity, followed=False))
+        self._save_identity(lambda identity: replace(identity, followed=False, broker_below=self.end))
         self._hot.take_producers()
 
     def close(self) -> None:
