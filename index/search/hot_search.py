@@ -30,6 +30,7 @@ from tierlog.tiering.base.errors import CorruptionError, StoreError, Unavailable
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Tombstone
+from tierlog.tiering.format.queue_unit import GAP_BYTES, is_gap
 from tierlog.tiering.format.record import FIXED_BYTES_V1
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
@@ -164,8 +165,8 @@ class HotSearch:
             else:
                 good = [
                     place
-                    for offset, (place, _, tag) in enumerate(units.tolist(), chunk[0])
-                    if offset not in failures and (hashes is None or tag in hashes)
+                    for offset, (place, size, tag) in enumerate(units.tolist(), chunk[0])
+                    if size != GAP_BYTES and offset not in failures and (hashes is None or tag in hashes)
                 ]
                 yield from self._messages(good, query, within, context)
             yield from _fail_if_any(failures)
@@ -271,7 +272,9 @@ def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:
 
 def _without(units: NDArray[np.void], first: int, failures: Collection[int]) -> NDArray[np.void]:
     """Returns the units, of the queue offsets from ``first`` on, but those that lead to no record."""
-    return np.delete(units, [offset - first for offset in failures]) if failures else units
+    units = np.delete(units, [offset - first for offset in failures]) if failures else units
+    gaps = is_gap(units)
+    return units[~gaps] if gaps.any() else units
 
 
 def _fail(error: Exception, context: SearchContext) -> Iterator[SearchTask]:

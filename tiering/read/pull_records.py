@@ -23,7 +23,7 @@ from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.format.properties import TAGS
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.commit_log import Segment
-from tierlog.tiering.hot.consume_queue import UnitArray
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.kernels.record_slices import RecordSlices, SliceBounds
 from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.message.tags import SCHEDULE_TOPIC, shows_tag
