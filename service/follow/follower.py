@@ -41,11 +41,8 @@ from tierlog.tiering.rocketmq.remoting import BrokerFacts
 _LOG = logging.getLogger("tierlog")
 #: Topics of a broker's own, whose messages come again as ordinary ones, or are no messages.
 SYSTEM_TOPICS = (
-    "RMQ_SYS_TRANS_HALF_TOPIC",
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "SCHEDULE_TOPIC_XXXX",
-    "rmq_sys_wheel_timer",
-)
+    "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer",
+)  # fmt: skip
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 1.0
 _LOOK_AGAIN_S = 10.0
