@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld
 from tests.support.world import STORE_ID
@@ -15,6 +15,7 @@ from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
 from tierlog.service.follow.follower import Follower
 from tierlog.service.follow.store_place import StorePlace
 from tierlog.service.follow.upstream import BrokerNow, Connection
+from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ClosedError, StoreError, UnavailableError
 from tierlog.tiering.base.randomness import SeededRandomness
 from tierlog.tiering.objects.object_store import ObjectStore
@@ -29,6 +30,16 @@ FACTS = BrokerFacts(
     disk_max_used_percent=75,
 )  # fmt: skip
 NO_STATE = state_of(topics={}, groups={}, consumer_offsets={}, delay_offsets={})
+
+
+class FollowersClock(ManualClock):
+    """Moves by what followers wait for; the other threads of a store wait a moment, and none of them runs wild."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """A moment, whatever is asked for."""
+        if threading.current_thread().name.startswith("tierlog-follow"):
+            return super().wait(event, timeout_s)
+        return event.wait(min(timeout_s, 0.02))
 
 
 class ScriptedBroker:
@@ -142,8 +153,8 @@ class _Connection:
 class FollowerWorld(FollowedWorld):
     """A store that follows a scripted broker; every opening is of a new process, the one before it was killed."""
 
-    def __init__(self, log: BrokerLog, *, url: str | None = None, **options: object) -> None:
-        super().__init__()
+    def __init__(self, log: BrokerLog, *, url: str | None = None, **options: Any) -> None:
+        super().__init__(clock=FollowersClock())
         self.url = url or self.url
         self.broker = ScriptedBroker(log, self)
         self.follow = FollowSettings(broker=self.broker.name, namesrv="127.0.0.1:1", **options)
