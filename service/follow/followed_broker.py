@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.engine.store import Store
-from tierlog.tiering.rocketmq.broker_files import CopiedTopic
+from tierlog.tiering.rocketmq.broker_files import BrokerTopic
 
 
 class FollowState(StrEnum):
@@ -52,7 +52,7 @@ class FollowedBroker:
     hint: str | None = None
     store: Store | None = None
     """The open store; None while it is opened again, as after a gap."""
-    topics: Sequence[CopiedTopic] = field(default=())
+    topics: Sequence[BrokerTopic] = field(default=())
     """The topics of the broker when they were copied last."""
     live_min_offset: int | None = None
     """Physical offset below which the broker itself has nothing any more; None until it was asked once."""
