@@ -51,8 +51,10 @@ class LiveBrokers:
 
     def border(self, broker: FollowedBroker) -> int:
         """Returns the physical offset below which the broker has nothing any more."""
-        if broker.state is FollowState.PROMOTED or broker.address is None:
+        if broker.state is FollowState.PROMOTED:
             return EVERYTHING
+        if broker.address is None:  # it is known by its files alone, if at all
+            return EVERYTHING if broker.live_min_offset is None else broker.live_min_offset
         asked = self._of(broker.address)
         with asked.lock:
             if self._is_down(asked):
