@@ -30,6 +30,7 @@ from pydantic_settings import (
 )
 
 from tierlog.service.config.cluster import ClusterSettings
+from tierlog.service.config.follow import FollowSettings
 from tierlog.service.config.rocketmq import RocketmqSettings
 from tierlog.service.config.serve import (
     AccessSettings,
@@ -57,6 +58,7 @@ __all__ = [
     "AccessSettings",
     "ClusterSettings",
     "ColdSettings",
+    "FollowSettings",
     "HotSettings",
     "IndexSettings",
     "LogSettings",
@@ -145,6 +147,7 @@ class Settings(BaseSettings):
     access: AccessSettings = AccessSettings()
     cluster: ClusterSettings = ClusterSettings()
     rocketmq: RocketmqSettings = RocketmqSettings()
+    follow: FollowSettings = FollowSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()

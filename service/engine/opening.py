@@ -331,6 +331,7 @@ def _load_hot_tier(
         published_below=0 if directory.read_only else archived_to,  # a reader may look at a volume that fell behind
     )  # fmt: skip
     store.times_fall_below = identity.times_fall_below
+    store.followed_below = max(store.followed_below, identity.followed_below)
     changes = LocalChanges(stopping, lambda: store.guard.read_only_reason)
     index = LocalIndex.open(
         fs, paths, slots=settings.index.slots, items=settings.index.items, layout=components.layout,

@@ -70,7 +70,7 @@ from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.tail import TailHead
 from tierlog.tiering.hot.identity import StoreIdentity, clear_traces, is_made
-from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.hot.store import NO_LIMIT, HotStore
 from tierlog.tiering.hot.topic_deletion import leave_hidden
 from tierlog.tiering.lifecycle.tail_recovery import TailRestorer
 from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
@@ -219,7 +219,9 @@ def _look(
     """Plans the identity and looks at its archive; writes nothing into the directory."""
     is_new = not is_made(directory.fs, directory.paths)
     identity = plan()
-    lost = TailRestorer(TailMark(directory.fs, directory.paths), None if identity.followed else identity.volume_id)
+    followed_below = NO_LIMIT if identity.followed else identity.followed_below
+    mark = TailMark(directory.fs, directory.paths)
+    lost = TailRestorer(mark, identity.volume_id, followed_below=followed_below)
     archive = connect(identity)
     if archive is None:
         return Volume(identity, lost)

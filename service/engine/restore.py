@@ -37,6 +37,7 @@ from tierlog.tiering.hot.identity import (
     StoreIdentity,
     validate_known_store_id,
 )
+from tierlog.tiering.hot.store import NO_LIMIT
 from tierlog.tiering.hot.topics import TOPICS_FILE, KnownTopics, Topic, TopicDeletion
 from tierlog.tiering.lifecycle.last_head import save_last_head
 from tierlog.tiering.lifecycle.tail_recovery import RecoveredTails, TailRestorer, recover_tails
@@ -248,7 +249,7 @@ def _restore(
         )
     state = begins_log(manifest, head, identity.volume_id)
     assert state is not None
-    _make_local(fs, paths, identity, state, head, TailObjects(manifest.objects, manifest.keys))
+    _make_local(fs, paths, identity, state, head=head, tails=TailObjects(manifest.objects, manifest.keys))
     fenced = state.takeovers[-1]
     _LOG.warning(
         "store %s is restored: volume %s, fenced, had archived everything below %d; the log goes on at %d, "
@@ -272,7 +273,7 @@ def _group_state(group: GroupRecord, store_id: str) -> GroupState:
 
 
 def _make_local(
-    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, head: Head, tails: TailObjects
+    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, *, head: Head, tails: TailObjects
 ) -> None:
     """Writes what head and state say into the directory, the identity last.
 
@@ -303,7 +304,7 @@ def _make_local(
         if log.is_empty:
             log.add_first_segment(state.log_end)
         if identity.followed:
-            restorer = TailRestorer(TailMark(fs, paths), None)
+            restorer = TailRestorer(TailMark(fs, paths), identity.volume_id, followed_below=NO_LIMIT)
             restorer.put_back_all(tails, head, log)
             # nobody knows whether the times of those records rise
             identity = replace(identity, times_fall_below=log.last_base + identity.segment_bytes)

@@ -57,6 +57,8 @@ class StoreIdentity:
     followed: bool = False
     #: While the log of a follower is begun again: where it ended, and where the broker's log begins now.
     gap: tuple[int, int] | None = None
+    #: A follower wrote the log below this physical offset, until the store was made an ordinary one.
+    followed_below: int = 0
     #: Below this physical offset store times may step back, as a broker's do whose clock did.
     times_fall_below: int = 0
 
@@ -127,7 +129,7 @@ def _decode(document: Any) -> StoreIdentity:
 
 def _encode(identity: StoreIdentity) -> bytes:
     document = {"format": _FORMAT_FOLLOWED if identity.followed else _FORMAT, **asdict(identity)}
-    for name in ("followed", "gap", "times_fall_below"):
+    for name in ("followed", "followed_below", "gap", "times_fall_below"):
         if not document[name]:
             del document[name]
     return json.dumps(document, indent=1).encode()

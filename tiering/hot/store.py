@@ -98,6 +98,8 @@ class HotStore:
         self.producers = ProducerWindow(fs, paths, clock, options)
         #: Whether a follower of a broker writes the log, see :class:`~tiering.hot.followed_log.FollowedLog`.
         self.is_followed = options.followed
+        #: A follower wrote the log below this physical offset, whoever writes it now.
+        self.followed_below = NO_LIMIT if options.followed else 0
         #: The archive gets nothing at or above this physical offset, where a record begins; no limit unless somebody
         #: sets one.
         self.publish_below = NO_LIMIT
@@ -340,7 +342,7 @@ class HotStore:
             for key, next_offset in self.queues.next_offsets().items():
                 self._writer.raise_next(key, next_offset)
             self.topics.take_own_names(self._options.default_queues)
-            self.publish_below = NO_LIMIT
+            self.publish_below, self.followed_below = NO_LIMIT, self.log.end
             self.is_followed = False
 
     @contextlib.contextmanager

@@ -30,7 +30,7 @@ from tierlog.tiering.format.record import BLANK, MAGIC_BLANK
 from tierlog.tiering.format.store_state import StoreState, TopicState
 from tierlog.tiering.format.tail import TailHead, TailKind
 from tierlog.tiering.hot.commit_log import CommitLog, Segment
-from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.hot.store import NO_LIMIT, HotStore
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.kernels.scan import TopicTable, scan_all
 from tierlog.tiering.lifecycle.archiver import upload_segment
@@ -213,9 +213,10 @@ def _lacks_from(manifest: ManifestStore, head: Head) -> int:
 class TailRestorer:
     """The tails of one volume, as far as they are known while it is opened; used by one thread at a time."""
 
-    def __init__(self, mark: TailMark, volume_id: str | None) -> None:
-        """``volume_id`` None: of a log that follows a broker, whose bytes are the same whoever wrote them."""
+    def __init__(self, mark: TailMark, volume_id: str, *, followed_below: int = 0) -> None:
+        """A log that follows a broker, or did below an offset, has the same bytes whoever wrote its tails there."""
         self._mark = mark
+        self._followed_below = followed_below
         self._volume_id = volume_id
         self._tails: TailObjects | None = None
         self._archived_to = 0
@@ -269,7 +270,7 @@ class TailRestorer:
             segment = log.segment_of(said.first)
             kept = bytes(segment.data[said.first - segment.base_offset : end - segment.base_offset])
             if tail.payload[: len(kept)] != kept:
-                if self._volume_id is None:
+                if self._followed_below == NO_LIMIT:
                     return False
                 raise CorruptionError(
                     "a tail in the bucket holds other bytes than the log", path="commitlog", position=said.first
@@ -278,7 +279,7 @@ class TailRestorer:
         return True
 
     def _is_own(self, said: TailHead) -> bool:
-        return self._volume_id is None or said.volume_id == self._volume_id
+        return said.volume_id == self._volume_id or said.first < self._followed_below
 
     def settle(self, hot: HotStore) -> None:
         """Makes sure, after recovery, that no offset which a tail may have is given out again.

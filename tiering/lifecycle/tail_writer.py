@@ -247,7 +247,7 @@ class TailWriter:
         the log does not have yet is waited for, what the broker took back is removed.
         """
         is_followed = self._hot.is_followed
-        is_anothers = found.volume_id != owner.volume_id and not is_followed
+        is_anothers = found.volume_id != owner.volume_id and found.first >= self._hot.followed_below
         if found.kind is TailKind.FENCE or is_anothers or found.epoch > owner.epoch:
             raise FencedError(
                 f"volume {found.volume_id} has taken this store over (epoch {found.epoch})", position=found.first

@@ -552,7 +552,7 @@ def _walk(data: bytes, start: int, limit: int, known: _Known) -> _Walk:
         if magic == MAGIC_BLANK and size == limit - start - at:
             stop, is_followed = _Stop.BLANK, True
             break
-        if not _is_head(size, magic) or place != start + at:
+        if not _is_head(size, magic) or place != start + at or size > limit - place:
             stop = _Stop.NO_RECORD
             break
         if flags & _BORN_HOST_V6:

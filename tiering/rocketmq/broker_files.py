@@ -37,7 +37,7 @@ _QUEUE_ID = re.compile("0|[1-9][0-9]{0,4}")
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedTopic:
+class BrokerTopic:
     """A topic of a broker; ``config`` is all that the broker keeps of it, under its names."""
 
     name: str
@@ -54,7 +54,7 @@ class CopiedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedGroup:
+class BrokerGroup:
     """A consumer group of a broker; ``config`` is all that the broker keeps of it, under its names."""
 
     name: str
@@ -66,8 +66,8 @@ class CopiedGroup:
 class BrokerState:
     """What a broker knows beside its log, each part in the order of names."""
 
-    topics: tuple[CopiedTopic, ...]
-    groups: tuple[CopiedGroup, ...]
+    topics: tuple[BrokerTopic, ...]
+    groups: tuple[BrokerGroup, ...]
     #: For each topic and group the next offset of each queue.
     consumer_offsets: Mapping[Subscription, Mapping[int, int]]
     #: For each level of delay the next offset of its queue.
@@ -82,7 +82,7 @@ def state_of(*, topics: Table, groups: Table, consumer_offsets: Table, delay_off
     return BrokerState(
         topics=tuple(_topic(name, config) for name, config in sorted(topics.items()) if isinstance(config, dict)),
         groups=tuple(
-            CopiedGroup(name, _int_in(config, "retryMaxTimes", 16), config)
+            BrokerGroup(name, _int_in(config, "retryMaxTimes", 16), config)
             for name, config in sorted(groups.items())
             if isinstance(config, dict)
         ),
@@ -101,9 +101,9 @@ def read_state(fs: FileSystem, paths: StorePaths) -> BrokerState:
     )
 
 
-def _topic(name: str, config: dict[str, JsonValue]) -> CopiedTopic:
+def _topic(name: str, config: dict[str, JsonValue]) -> BrokerTopic:
     counts = [min(max(1, _int_in(config, field, 1)), MOST_QUEUES) for field in ("readQueueNums", "writeQueueNums")]
-    return CopiedTopic(name, counts[0], counts[1], _int_in(config, "perm", 6), config)
+    return BrokerTopic(name, counts[0], counts[1], _int_in(config, "perm", 6), config)
 
 
 def _int_in(config: Table, name: str, default: int) -> int:

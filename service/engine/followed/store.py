@@ -117,8 +117,22 @@ class FollowedStore:
 
     def append(self, position: int, data: bytes | memoryview) -> None:
         """Takes the next bytes of the broker's log; see :meth:`FollowedLog.append`."""
+        if not self._hot.is_followed:
+            raise InvalidRequestError("the store follows no broker any more: it was made one that takes messages")
         self._log.append(position, data)
         self.store.note_appended()
+
+    @property
+    def last_store_ms(self) -> int:
+        """The store time of the last record; 0 if there is none."""
+        return max(0, self._hot.last_store_ms)
+
+    @property
+    def gap_bytes(self) -> int:
+        """Bytes of the broker's log that are declared to be nowhere, as the archive says; 0 while it is not known."""
+        archive = self._parts.archive
+        head = None if archive is None else archive.manifest.head
+        return 0 if head is None else sum(lost.next - lost.first for lost in head.lost)
 
     def flush(self) -> int:
         """Makes all whole records durable; returns :attr:`end`."""
@@ -216,7 +230,8 @@ class FollowedStore:
         """
         self.flush()
         self.store.flush()
-        self._save_identity(lambda identity: replace(identity, followed=False))
+        end = self.end
+        self._save_identity(lambda identity: replace(identity, followed=False, followed_below=end))
         self._hot.take_producers()
 
     def close(self) -> None:

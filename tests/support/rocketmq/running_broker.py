@@ -36,6 +36,7 @@ class RunningBroker:
         self.end = begin
         #: Every record and blank record by its offset.
         self.written: dict[int, bytes] = {}
+        self._messages = 0
         self._segment(begin)
         self.start()
 
@@ -59,6 +60,7 @@ class RunningBroker:
             if int(path.name) > base:
                 path.unlink()
         self.written = {offset: data for offset, data in self.written.items() if offset < end}
+        self._messages = sum(len(data) > BLANK_BYTES for data in self.written.values())
         self.end = end
         self.start()
 
@@ -68,7 +70,7 @@ class RunningBroker:
         """What the next record would be."""
         return encode_record(
             Record(
-                size=0, version=RecordVersion.V1, body_crc=0, queue_id=0, flag=0, queue_offset=len(self.written),
+                size=0, version=RecordVersion.V1, body_crc=0, queue_id=0, flag=0, queue_offset=self._messages,
                 physical_offset=self.end, sys_flag=0, born_ms=self.clock.now_ms(),
                 born_host=_HOST_V6 if v6 else _HOST,
                 store_ms=self.clock.now_ms() if store_ms is None else store_ms, store_host=_HOST, reconsume_times=0,
@@ -86,6 +88,7 @@ class RunningBroker:
             data = self.record(body, checksum=checksum, v6=v6)
         self.put(self.end, data)
         self.written[self.end] = data
+        self._messages += 1
         self.end += len(data)
         return data
 

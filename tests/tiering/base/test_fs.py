@@ -109,6 +109,39 @@ def test_names(fs: FileSystem, root: Path) -> None:
     assert 0 < fs.free_bytes(root) <= fs.total_bytes(root)
 
 
+def test_a_second_name_keeps_the_bytes_and_takes_no_other_files_name(fs: FileSystem, root: Path) -> None:
+    write(fs, root / "one", b"1")
+    write(fs, root / "taken", b"2")
+    fs.link(root / "one", root / "two")
+    fs.link(root / "one", root / "taken")
+    fs.unlink(root / "one")
+    assert (fs.read(root / "two"), fs.read(root / "taken")) == (b"1", b"2")
+    with pytest.raises(NotFoundError):
+        fs.link(root / "one", root / "three")
+
+
+def test_a_file_that_is_only_read_is_not_made_and_outlives_its_name(fs: FileSystem, root: Path) -> None:
+    with pytest.raises(NotFoundError):
+        fs.open_read(root / "file")
+    assert not fs.exists(root / "file")
+    write(fs, root / "file", b"abc")
+    file = fs.open_read(root / "file")
+    fs.unlink(root / "file")
+    assert file.read_at(1, 10) == b"bc"
+    file.flush()
+    file.close()
+
+
+def test_a_stamp_tells_one_file_from_another_of_its_name(fs: FileSystem, root: Path) -> None:
+    assert fs.stamp(root / "file") is None
+    write(fs, root / "file", b"a")
+    first = fs.stamp(root / "file")
+    assert first == fs.stamp(root / "file")
+    write(fs, root / "other", b"b")
+    fs.rename(root / "other", root / "file")
+    assert fs.stamp(root / "file") != first
+
+
 def test_missing_is_not_found(fs: FileSystem, root: Path) -> None:
     for call in (fs.read, fs.size, fs.map_read, fs.map_write, fs.map_private):
         with pytest.raises(NotFoundError):
@@ -268,6 +301,16 @@ def test_a_rename_is_done_or_undone(disk: CrashFileSystem) -> None:
     disk.flush_dir(ROOT)
     assert outcomes(disk, ROOT / "b") == {b"a"}
     assert outcomes(disk, ROOT / "a") == {None}
+
+
+def test_a_second_name_is_there_or_not_until_its_folder_is_flushed(disk: CrashFileSystem) -> None:
+    write(disk, ROOT / "a", b"a")
+    disk.flush_dir(ROOT)
+    disk.link(ROOT / "a", ROOT / "b")
+    assert outcomes(disk, ROOT / "b") == {None, b"a"}
+    assert outcomes(disk, ROOT / "a") == {b"a"}
+    disk.flush_dir(ROOT)
+    assert outcomes(disk, ROOT / "b") == {b"a"}
 
 
 def test_an_unlink_may_be_undone(disk: CrashFileSystem) -> None:

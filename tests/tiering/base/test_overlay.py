@@ -94,3 +94,18 @@ def test_no_lock_is_taken(base: FileSystem, tmp_path: Path) -> None:
     fs = OverlayFileSystem(base)
     with base.lock(tmp_path / "lock"), fs.lock(tmp_path / "lock"):
         assert 0 < fs.free_bytes(tmp_path) <= fs.total_bytes(tmp_path)
+
+
+def test_second_names_stamps_and_files_that_are_read_are_those_of_the_overlay(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    overlay = OverlayFileSystem(LocalFileSystem())
+    overlay.link(tmp_path / "file", tmp_path / "name")
+    assert not (tmp_path / "name").exists()
+    overlay.open(tmp_path / "file").write_at(0, b"x")
+    assert overlay.open_read(tmp_path / "file").read_at(0, 3) == b"xbc"
+    assert overlay.open_read(tmp_path / "name").read_at(0, 3) == b"xbc"
+    assert overlay.stamp(tmp_path / "file") == LocalFileSystem().stamp(tmp_path / "file")
+    overlay.unlink(tmp_path / "file")
+    assert overlay.stamp(tmp_path / "file") is None
+    with pytest.raises(NotFoundError):
+        overlay.open_read(tmp_path / "file")

@@ -174,6 +174,19 @@ def test_a_record_whose_text_is_written_late_is_not_taken_before(broker: Running
     assert source.read(0.2) == data
 
 
+def test_a_head_that_is_longer_than_its_segment_is_no_record_and_says_nothing_of_the_one_before(
+    broker: RunningBroker, make: Make
+) -> None:
+    last = broker.append()
+    head = bytearray(broker.record(b"y" * 300))
+    head[:4] = SEGMENT_BYTES.to_bytes(4, "big")
+    broker.put(broker.end, bytes(head))
+    source = begun(make(), 0)
+    assert source.read(0.9) == b""
+    assert source.read(0.2) == last
+    assert source.read(3) == b""
+
+
 def test_a_record_larger_than_a_read_is_read_whole(tmp_path: Path, clock: ManualClock, fs: NotedFlushes) -> None:
     broker = RunningBroker(tmp_path / "other", clock, segment_bytes=8 << 20)
     for size in (3_000_000, 100, 1_100_000, (1 << 20) - 93):

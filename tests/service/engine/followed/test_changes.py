@@ -11,7 +11,9 @@ from tierlog.index.search.query import Query
 from tierlog.service.engine.followed.changes import begin_again, rewind
 from tierlog.service.engine.followed.store import FollowedStore
 from tierlog.tiering.base.errors import DivergedError, FencedError, InvalidRequestError, StoreMismatchError
+from tierlog.tiering.base.types import Durability
 from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
+from tierlog.tiering.message.batch import Message
 
 
 def _record_at_or_above(log: BrokerLog, position: int) -> int:
@@ -124,6 +126,23 @@ def test_a_lost_volume_comes_back_at_the_same_offsets_and_goes_on() -> None:
     assert sorted(found) == [number for number in range(150) if number // 6 % 2 == 0]
     assert restored.published == whole.end
     assert again.head().log_gaps == ()
+
+
+def test_a_restored_store_that_is_promoted_goes_on_behind_the_tails_of_the_lost_volume() -> None:
+    log, world = broker_log(), FollowedWorld()
+    _followed(world, log).archive_all()
+    again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+    restored = again.open(restore=True)
+    restored.promote()
+    with pytest.raises(InvalidRequestError, match="takes messages"):
+        restored.append(restored.end, b"")
+    restored.close()
+    ordinary = again.ordinary()
+    store = ordinary.open("new")
+    store.append([Message("orders", b"orders 500.")], Durability.ARCHIVED)
+    assert store.read_only_reason is None
+    ordinary.fs.kill()
+    assert 500 in numbers_of(read_all(ordinary.open("new"), "orders", 0) + read_all(ordinary.engine, "orders", 1))
 
 
 def test_the_old_volume_is_fenced_by_the_restored_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,15 @@ import pytest
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import RemotingWorld, remoting_world
 from tests.support.service.access import line
+from tests.support.service.certificates import Authority
 from tierlog.service.access.audit import AuditLog
 from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import UnavailableError
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 from tierlog.tiering.rocketmq.frames import HeaderForm
+from tierlog.tiering.rocketmq.remoting import BrokerClient, Credentials, bounds_in, runtime_info
 
 SECRET = "0123456789abcdef"
 NEW = {"topic": "shop-1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
@@ -122,3 +126,26 @@ def test_topics_and_groups_of_others_are_neither_listed_nor_changed(world: Remot
         assert shop.ask(*everywhere).code == ResponseCode.NO_PERMISSION
         assert shop.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {}).code == ResponseCode.NO_PERMISSION
         assert ops.ask(*everywhere).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_the_client_that_asks_brokers_signs_what_the_door_takes(world: RemotingWorld) -> None:
+    for secret, is_known in ((f"{SECRET}-ops", True), (f"{SECRET}-shop", False)):
+        client = BrokerClient(world.address, clock=SystemClock(), credentials=Credentials("ops", secret))
+        reply = client.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+        assert (reply.code == ResponseCode.SUCCESS) == is_known
+        client.close()
+
+
+def test_the_client_that_asks_brokers_speaks_tls_where_it_is_told_to(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    certificate, key = authority.sign("server")
+    given = {"serve.tls_certificate": str(certificate), "serve.tls_key": str(key)}
+    trusted, strange = ssl.create_default_context(cafile=str(authority.file)), ssl.create_default_context()
+    with remoting_world(tmp_path / "store", given) as world:
+        client = BrokerClient(world.address, clock=SystemClock(), tls=trusted)
+        assert bounds_in(runtime_info(client)).min_offset == 0
+        client.close()
+        refused = BrokerClient(world.address, clock=SystemClock(), tls=strange)
+        with pytest.raises(UnavailableError, match="did not answer"):
+            refused.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        refused.close()

@@ -1,0 +1,542 @@
+"""The follower of one broker: a thread that has the store's log be the broker's, whatever happens to either.
+
+::
+
+    connect -> compare the ends of both logs -> read, append, flush, report -> … lost: once more, later
+                 |           |
+                 |           the broker's is another one: what differs is dropped, or it is for an operator
+                 the broker has removed what comes next: archive all, declare a gap, go on behind it
+
+Killed anywhere, the store is what :class:`FollowedStore` says of a kill, and the next start compares again. Nothing of
+a follower outlives its process but the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tierlog.service.config.follow import FollowSettings
+from tierlog.service.engine.followed.store import CopiedGroup, CopiedTopic, FollowedStore
+from tierlog.service.engine.store import Store
+from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.service.follow.store_place import StorePlace
+from tierlog.service.follow.upstream import BrokerNow, Connection, Upstream
+from tierlog.tiering.base.errors import (
+    ClosedError,
+    DivergedError,
+    InvalidRequestError,
+    StoreError,
+    StoreMismatchError,
+)
+from tierlog.tiering.format.record import BLANK
+from tierlog.tiering.rocketmq.broker_files import BrokerState
+from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, SourceLostError
+from tierlog.tiering.rocketmq.remoting import BrokerFacts
+
+_LOG = logging.getLogger("tierlog")
+#: Topics of a broker's own, whose messages come again as ordinary ones, or are no messages.
+SYSTEM_TOPICS = (
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "SCHEDULE_TOPIC_XXXX",
+    "rmq_sys_wheel_timer",
+)
+_WAIT_S = 1.0
+_LOOK_EVERY_S = 1.0
+_LOOK_AGAIN_S = 10.0
+#: Ends of logs are compared over so much, then over 16 times as much, up to a segment.
+_FIRST_TAIL = 64 << 10
+_MORE_TAIL = 16
+#: How often nothing may come while bytes are waited for that the broker says it has.
+_PATIENCE = 20
+#: Above this part of its disk a broker removes segments of any age.
+_FORCED_REMOVAL = 0.85
+_HOUR_MS = 3_600_000
+_STOP_S = 6.0
+_JITTER_BYTES = 2
+
+
+@dataclass(slots=True)
+class _Unflushed:
+    """What was appended and is not durable."""
+
+    bytes: int = 0
+    since_s: float = 0.0
+
+
+class Follower:
+    """Follows one broker. :meth:`open`, then :meth:`start`; :meth:`stop` ends it and closes the store."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        place: StorePlace,
+        *,
+        changed: Callable[[FollowedBroker], None] = lambda broker: None,
+    ) -> None:
+        """``changed`` is called when the store was opened, is going to be closed, or takes messages from now on."""
+        self.broker = FollowedBroker(upstream.name, place.store_id)
+        self._upstream = upstream
+        self._place = place
+        self._settings: FollowSettings = place.settings.follow
+        self._clock = place.clock
+        self._changed = changed
+        self._segment_bytes = 0
+        self._store: FollowedStore | None = None
+        self._promoted: Store | None = None
+        self._connection: Connection | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tierlog-follow-{place.store_id}", daemon=True)
+        self._unflushed = _Unflushed()
+        self._failures = 0
+        self._look_s = self._copy_s = self._came_s = self._clock.monotonic_s()
+        self._gone_s: float | None = None
+        #: When the broker's log was first seen to end at or above an offset, and that offset: what lags since when.
+        self._seen: deque[tuple[int, int]] = deque()
+        #: Topics of the broker that cannot be copied, which is said once.
+        self._odd: set[str] = set()
+
+    # its life
+
+    def open(self, *, restore: bool = False) -> None:
+        """Opens the store; a new one needs the broker, whose segments it takes.
+
+        Raises what :meth:`Upstream.connect` and :meth:`FollowedStore.open` raise.
+        """
+        found = self._place.identity()
+        if found is not None and not found.followed and self._settings.promote:
+            self._open_promoted()
+            return
+        if found is not None and not restore:
+            self._open(found.segment_bytes, 0)
+            return
+        if self._place.cold_url is None:
+            raise InvalidRequestError(
+                "a follower needs an archive: without one, what the broker removes would be lost here as well",
+                hint="name it with --cold URL",
+            )
+        connection = self._upstream.connect()
+        try:
+            bounds, size = connection.source.bounds(), connection.source.segment_bytes
+        finally:
+            connection.close()
+        self._open(size, bounds.min_offset - bounds.min_offset % size, restore=restore)
+
+    def start(self) -> None:
+        """Begins to follow."""
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Has the thread end soon; returns at once."""
+        self._stopping.set()
+        connection = self._connection
+        if connection is not None:
+            connection.source.close()
+
+    def stop(self) -> None:
+        """Ends the thread and closes the store, within 10 s whatever hangs. Idempotent."""
+        self.ask_to_stop()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+        self.broker.state = FollowState.STOPPED
+        self._close()
+        if self._promoted is not None:
+            self._promoted.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._reopen()
+                if self._promoted is None:
+                    self._follow()
+            except DivergedError as error:
+                self._note(FollowState.DIVERGED, error)
+                return
+            except (InvalidRequestError, StoreMismatchError) as error:
+                self._note(FollowState.REFUSED, error)
+            except StoreError as error:
+                if not self._stopping.is_set():
+                    self._note(FollowState.CONNECTING, error)
+            except Exception as error:  # a thread that ends says nothing to anybody
+                _LOG.exception("the follower of broker %s failed", self.broker.name)
+                self._note(FollowState.CONNECTING, StoreError(f"{type(error).__name__}: {error}"))
+            if self._stopping.is_set():
+                return
+            try:
+                self._consider_promotion()
+                if self._promoted is not None:
+                    self._watch()
+                    return
+            except StoreError as error:
+                self._note(FollowState.CONNECTING, error)
+            self._clock.wait(self._stopping, self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Returns the time until the next try: doubled with each failure, and no two processes' the same."""
+        settings = self._settings
+        most_ms = min(settings.max_retry_ms, settings.retry_ms << min(self._failures, 20))
+        if settings.promote:
+            most_ms = min(most_ms, max(settings.retry_ms, settings.promote_after_ms // 4))
+        self._failures += 1
+        jitter = int(self._place.randomness.token_hex(_JITTER_BYTES), 16) / (1 << 8 * _JITTER_BYTES)
+        return most_ms * (0.5 + jitter / 2) / 1000
+
+    def _note(self, state: FollowState, error: StoreError | None = None) -> None:
+        broker = self.broker
+        message, hint = (None, None) if error is None else (str(error.message), error.hint)
+        if (state, message) != (broker.state, broker.error) and (error is not None or state is not broker.state):
+            level = logging.INFO if error is None else logging.WARNING
+            _LOG.log(level, "broker %s: %s%s", broker.name, state, f": {error}" if error is not None else "")
+        broker.error, broker.hint = message, hint
+        broker.state = state
+
+    # the store, open or closed
+
+    def _open(self, segment_bytes: int, begin: int, *, restore: bool = False) -> None:
+        if self._stopping.is_set():
+            raise ClosedError("the follower was stopped")
+        store = self._place.open(segment_bytes, begin, restore=restore)
+        self._store, self._segment_bytes = store, segment_bytes
+        self._unflushed = _Unflushed()
+        store.store.start()
+        broker = self.broker
+        broker.store, broker.end, broker.gap_bytes = store.store, store.end, store.gap_bytes
+        self._changed(broker)
+
+    def _open_promoted(self) -> None:
+        self._promoted = store = self._place.open_promoted()
+        store.start()
+        self.broker.store = store
+        self._note(FollowState.PROMOTED)
+        self._changed(self.broker)
+
+    def _close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None and self._promoted is None:
+            self.broker.store = None
+            self._changed(self.broker)
+            store.close()
+
+    def _reopen(self) -> None:
+        """Opens the store where it is closed, after a change of its directory that was cut off, or a failed disk."""
+        if self._promoted is not None:
+            return
+        if self._store is not None and self._store.store.read_only_reason is not None:
+            self._close()
+        if self._store is None:
+            self._open(self._segment_bytes, 0)
+
+    @property
+    def _opened(self) -> FollowedStore:
+        if self._store is None:
+            raise ClosedError("the store is closed")
+        return self._store
+
+    # one stretch of following
+
+    def _follow(self) -> None:
+        self._connection = connection = self._upstream.connect()
+        try:
+            if self._stopping.is_set():
+                return
+            broker, source = self.broker, connection.source
+            broker.cluster, broker.address = connection.cluster or broker.cluster, connection.address
+            if source.segment_bytes != self._segment_bytes:
+                raise StoreMismatchError(
+                    f"the broker's segments have {source.segment_bytes} bytes now, those of the store "
+                    f"{self._segment_bytes}",
+                    hint="follow it as another store: --store-id ID with an empty --root",
+                )
+            self._seen.clear()
+            self._look(connection)
+            self._copy(connection)
+            rest = self._meet(source)
+            self._failures, self._gone_s = 0, None
+            self._look(connection)
+            self._judge()
+            self._read(connection, *rest)
+        finally:
+            self._connection = None
+            connection.close()
+
+    def _meet(self, source: LogSource) -> tuple[int, bytes]:
+        """Has our log be a beginning of the broker's, and its source go on behind it.
+
+        Returns what was read beyond what was compared, and where that lies.
+        """
+        while True:
+            store, bounds = self._opened, source.bounds()
+            if store.end < bounds.min_offset:
+                self._begin_again(bounds.min_offset)
+                continue
+            agreed, position, rest = _compare(source, store, bounds)
+            if agreed == store.end:
+                return position, rest
+            _LOG.warning(
+                "broker %s: its log differs from %d on, and ours ends at %d: the rest of ours is dropped",
+                self.broker.name, agreed, store.end,
+            )  # fmt: skip
+            self._close()
+            self._place.rewind(self._segment_bytes, agreed)
+            self._open(self._segment_bytes, 0)
+
+    def _begin_again(self, begin: int) -> None:
+        """Archives what there is, and lets the log go on at ``begin``.
+
+        Killed in here: the same again at the next start, or the next opening ends it.
+        """
+        store = self._opened
+        gone = f"the broker has removed [{store.end}, {begin}) before it was here"
+        self._note(FollowState.GAP, StoreError(gone, hint="it is declared as a gap, which answers name"))
+        store.archive_all()  # most of the work, while the store still answers
+        self._close()
+        self._place.begin_again(self._segment_bytes, begin - begin % self._segment_bytes)
+        self._open(self._segment_bytes, 0)
+
+    def _read(self, connection: Connection, position: int, rest: bytes) -> None:
+        source, settings = connection.source, self._settings
+        self._take(position, rest)
+        while not self._stopping.is_set():
+            unflushed = self._unflushed
+            data = source.read(0.0 if unflushed.bytes else _WAIT_S)
+            if len(data):
+                self._take(source.position(), data)
+            now_s = self._clock.monotonic_s()
+            is_due = (
+                not len(data)
+                or unflushed.bytes >= settings.flush_bytes
+                or (now_s - unflushed.since_s) * 1000 >= settings.flush_interval_ms
+            )
+            if unflushed.bytes and is_due:
+                self._flush(source)
+            if now_s >= self._look_s:
+                self._look(connection)
+                self._judge()
+                self._opened.publish_below = source.settled()
+                if connection.address is not None and self._settings.promote:
+                    self._consider_promotion()
+                    if self._promoted is not None:
+                        return
+            if now_s >= self._copy_s:
+                self._copy(connection)
+
+    def _take(self, position: int, data: memoryview | bytes) -> None:
+        """Appends what comes next; what lies between a blank record and the end of its segment is passed over."""
+        if not len(data):
+            return
+        self._came_s = self._clock.monotonic_s()
+        if not self._unflushed.bytes:
+            self._unflushed.since_s = self._came_s
+        self._unflushed.bytes += len(data)
+        self._opened.append(position, data)
+
+    def _flush(self, source: LogSource) -> None:
+        self._unflushed = _Unflushed()
+        store = self._opened
+        self.broker.end = store.flush()
+        source.report(self.broker.end)
+        store.publish_below = source.settled()
+
+    # how far the broker is
+
+    def _look(self, connection: Connection) -> None:
+        """Asks the broker where its log begins and ends; a broker that does not answer may still send its log."""
+        now_s = self._clock.monotonic_s()
+        self._look_s = now_s + _LOOK_EVERY_S
+        broker, store = self.broker, self._opened
+        try:
+            now = connection.now()
+        except StoreError:
+            self._look_s = self._clock.monotonic_s() + _LOOK_AGAIN_S
+        else:
+            broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
+            broker.margin_ms = margin_ms(
+                connection.facts, now, store.end - store.end % self._segment_bytes, store.last_store_ms,
+                self._clock.now_ms(),
+            )  # fmt: skip
+        broker.gap_bytes = store.gap_bytes
+        self._measure_lag()
+
+    def _judge(self) -> None:
+        is_behind = self.broker.lag_ms > self._settings.behind_ms
+        self._note(FollowState.BEHIND if is_behind else FollowState.FOLLOWING)
+
+    def _measure_lag(self) -> None:
+        """The oldest message that is not here was stored behind our last one, and before the broker's end was seen."""
+        broker, seen, now_ms = self.broker, self._seen, self._clock.now_ms()
+        last_ms, ends_at = self._opened.last_store_ms, broker.live_max_offset or 0
+        if not seen or ends_at > seen[-1][1]:
+            # of what was there before we looked, only our last message tells how old it may be
+            seen.append((last_ms if not seen and last_ms else now_ms, ends_at))
+        while seen and seen[0][1] <= broker.end:
+            seen.popleft()
+        broker.lag_ms = max(0, now_ms - max(seen[0][0], last_ms)) if seen else 0
+
+    # beside the log
+
+    def _copy(self, connection: Connection) -> None:
+        """Copies topics, groups and offsets; a broker that does not tell them now is asked again later."""
+        self._copy_s = self._clock.monotonic_s() + self._settings.copy_interval_ms / 1000
+        try:
+            state = connection.state()
+        except StoreError as error:
+            _LOG.warning("broker %s: its topics and groups are not copied: %s", self.broker.name, error)
+            return
+        store = self._opened
+        topics = [] if self._settings.system_topics else [CopiedTopic(name, 1, False) for name in SYSTEM_TOPICS]
+        topics += [
+            CopiedTopic(topic.name, topic.queue_count, self._settings.system_topics or topic.name not in SYSTEM_TOPICS)
+            for topic in state.topics
+        ]
+        for topic in topics:
+            self._copy_one(topic.name, partial(store.copy_topics, [topic]))
+        for group in copied_groups(state):
+            self._copy_one(group.name, partial(store.copy_groups, [group]))
+        self.broker.topics = state.topics
+
+    def _copy_one(self, name: str, copy: Callable[[], None]) -> None:
+        try:
+            copy()
+        except (InvalidRequestError, StoreMismatchError) as error:
+            if name not in self._odd:
+                self._odd.add(name)
+                _LOG.warning("broker %s: %r is not copied: %s", self.broker.name, name, error)
+
+    # the broker's end
+
+    def _consider_promotion(self) -> None:
+        """Makes the store one that takes messages, once the broker is gone for long enough and its log is here."""
+        if not self._settings.promote or self._store is None:
+            return
+        broker, now_s = self.broker, self._clock.monotonic_s()
+        if not self._upstream.is_gone():
+            self._gone_s = None
+            return
+        if self._gone_s is None:
+            self._gone_s = now_s
+            _LOG.warning("broker %s is gone; the store is promoted if it stays so", broker.name)
+        quiet_s = now_s - max(self._gone_s, self._came_s)
+        is_all_here = broker.live_max_offset is not None and self._store.end >= broker.live_max_offset
+        if quiet_s * 1000 < self._settings.promote_after_ms:
+            return
+        if not is_all_here:
+            raise SourceLostError(
+                f"the broker is gone, and {broker.lag_bytes} bytes of its log are not here: the store is not promoted",
+                hint="start the broker again until they are, or promote without them: docs/adopting_rocketmq.md",
+            )
+        # Killed before `store.json` says so: the next start finds the broker gone again. After it: promoted.
+        self._store.promote()
+        self._promoted, self._store = self._store.store, None
+        self._note(FollowState.PROMOTED)
+        _LOG.warning("broker %s is gone: store %s takes messages from now on", broker.name, broker.store_id)
+        self._changed(broker)
+
+    def _watch(self) -> None:
+        """Looks for a broker that comes back, which would take messages beside the store that was promoted."""
+        while not self._clock.wait(self._stopping, _LOOK_AGAIN_S):
+            is_back = self.broker.address is not None and not self._upstream.is_gone()
+            if is_back and self.broker.error is None:
+                self.broker.error = "the broker is back, and both take messages: stop one of them"
+                self.broker.hint = "docs/adopting_rocketmq.md says which one may go on"
+                _LOG.error("broker %s: %s", self.broker.name, self.broker.error)
+            elif not is_back:
+                self.broker.error = self.broker.hint = None
+
+
+def copied_groups(state: BrokerState) -> list[CopiedGroup]:
+    """Returns the groups of a broker, each with all its offsets."""
+    offsets: dict[str, dict[tuple[str, int], int]] = {group.name: {} for group in state.groups}
+    for (topic, group), queues in state.consumer_offsets.items():
+        offsets.setdefault(group, {}).update({(topic, queue_id): offset for queue_id, offset in queues.items()})
+    return [CopiedGroup(name, found) for name, found in sorted(offsets.items())]
+
+
+def margin_ms(facts: BrokerFacts | None, now: BrokerNow, segment: int, last_store_ms: int, now_ms: int) -> int | None:
+    """Returns ms until the broker may remove ``segment``, the first one that is not all here; None if not known.
+
+    A broker removes a segment so many hours after its last write, which is at or after our last message, in the hours
+    of its settings, whose zone it does not tell: it may be later. Above 85 % of its disk it removes any but the newest.
+    """
+    if facts is None:
+        return None
+    reserved_ms = facts.file_reserved_hours * _HOUR_MS
+    if segment + facts.segment_bytes > now.bounds.max_offset:  # the newest one, which stays
+        return reserved_ms
+    if now.disk_used is not None and now.disk_used >= _FORCED_REMOVAL:
+        return 0
+    return max(0, last_store_ms + reserved_ms - now_ms) if last_store_ms else 0
+
+
+def _compare(source: LogSource, store: FollowedStore, bounds: LogBounds) -> tuple[int, int, bytes]:
+    """Returns up to where both logs agree, as far as the last segment of ours tells, and what was read beyond.
+
+    The source goes on behind that if all of ours agrees. Where nothing of the last segment agrees, its base is given:
+    what lies before it is compared once it is dropped.
+    """
+    most = _FIRST_TAIL
+    while True:
+        at, ours = store.tail(most)
+        base = at - at % source.segment_bytes
+        if not ours or at < bounds.min_offset:
+            source.begin(store.end)
+            return store.end, store.end, b""
+        reach = min(at + len(ours), bounds.max_offset)
+        if at <= bounds.max_offset:
+            source.begin(at)
+            theirs, rest = _fetch(source, at, reach - at)
+            agreed = at + _agreed(ours, theirs)
+            if agreed == at + len(ours):
+                return _skipped(source, store.end, agreed, rest)
+            if agreed > at:
+                return agreed, agreed, b""
+        if at == base:
+            return at, at, b""
+        most = min(most * _MORE_TAIL, source.segment_bytes)
+
+
+def _fetch(source: LogSource, position: int, count: int) -> tuple[bytes, bytes]:
+    """Returns the next ``count`` bytes, and what came with them; raises :class:`SourceLostError` if they do not."""
+    found, waited = bytearray(), 0
+    while len(found) < count:
+        data = source.read(_WAIT_S)
+        if not len(data):
+            waited += 1
+            if waited > _PATIENCE:
+                raise SourceLostError(f"the broker does not send what it has at {position + len(found)}")
+            continue
+        if source.position() != position + len(found):
+            break  # the rest of a segment was left out: there is no record of ours there
+        found += data
+    return bytes(found[:count]), bytes(found[count:])
+
+
+def _agreed(ours: bytes, theirs: bytes) -> int:
+    """Returns the length of the whole records at the start that are the same in both."""
+    if theirs == ours:
+        return len(ours)
+    at = 0
+    while at + BLANK.size <= len(ours):
+        size, _ = BLANK.unpack_from(ours, at)
+        size = min(size, len(ours) - at)  # a blank record is longer than what there is of it
+        if size <= 0 or theirs[at : at + size] != ours[at : at + size]:
+            break
+        at += size
+    return at
+
+
+def _skipped(source: LogSource, end: int, position: int, rest: bytes) -> tuple[int, int, bytes]:
+    """Passes over what lies between a blank record, at ``position``, and the end of its segment."""
+    while position + len(rest) < end:
+        position, rest = position + len(rest), b""
+        data = source.read(_WAIT_S)
+        if len(data):
+            position, rest = source.position(), bytes(data)
+        else:
+            source.begin(end)
+            return end, end, b""
+    return end, max(position, end), rest[max(0, end - position) :]

@@ -1,0 +1,284 @@
+"""How a broker is reached, by the network or by its directory: its log, and what lies beside the log.
+
+A connection is for one stretch of following: where anything fails, it is closed, and another one is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tierlog.service.config.follow import FollowSettings
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError, UnavailableError
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
+from tierlog.tiering.rocketmq.broker_files import BrokerState
+from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource
+from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
+from tierlog.tiering.rocketmq.remoting import (
+    BrokerAddress,
+    BrokerClient,
+    BrokerFacts,
+    Credentials,
+    bounds_in,
+    copied_state,
+    facts_of,
+    find_master,
+    parse_address,
+    runtime_info,
+)
+
+#: Where segments of a broker's directory get their second name.
+HELD_FOLDER = "tierlog-held"
+_PROBE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNow:
+    """Where a broker's log begins and ends, and how full its disk is, if that is known."""
+
+    bounds: LogBounds
+    disk_used: float | None = None
+    """Between 0 and 1."""
+
+
+class Connection(Protocol):
+    """One stretch of following a broker. For one thread; :meth:`close` may be called from any."""
+
+    source: LogSource
+    cluster: str
+    address: str | None
+    facts: BrokerFacts | None
+    """None where only its directory is known."""
+
+    def now(self) -> BrokerNow:
+        """Asks the broker how it is; raises :class:`SourceLostError` or :class:`UnavailableError`."""
+        ...
+
+    def state(self) -> BrokerState:
+        """Returns topics, groups and offsets as a slave copies them; raises :class:`UnavailableError`."""
+        ...
+
+    def close(self) -> None:
+        """Ends a read that waits, too. Idempotent."""
+        ...
+
+
+class Upstream(Protocol):
+    """A broker that is to be followed, whether it runs or not."""
+
+    name: str
+
+    def connect(self) -> Connection:
+        """Finds the broker, the newest master of its name.
+
+        Raises :class:`UnavailableError` while it is not reached, :class:`NotFoundError` if nothing has its name, and
+        :class:`InvalidRequestError` for one that cannot be followed.
+        """
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether nobody listens any more where the broker did; False as well while that cannot be told."""
+        ...
+
+
+@dataclass(slots=True)
+class _Connection:
+    source: LogSource
+    cluster: str
+    address: str | None
+    facts: BrokerFacts | None
+    client: BrokerClient | None
+
+    def now(self) -> BrokerNow:
+        if self.client is None:
+            return BrokerNow(self.source.bounds())
+        info = runtime_info(self.client)
+        return BrokerNow(bounds_in(info), _disk_used(info))
+
+    def state(self) -> BrokerState:
+        if isinstance(self.source, BrokerDirectory):
+            return self.source.state()
+        assert self.client is not None
+        return copied_state(self.client)
+
+    def close(self) -> None:
+        self.source.close()
+        if self.client is not None:
+            self.client.close()
+
+
+class RemoteBroker:
+    """A broker that is found by its name, and copied from as its slaves do."""
+
+    def __init__(self, name: str, settings: FollowSettings, clock: Clock) -> None:
+        self.name = name
+        self._settings = settings
+        self._clock = clock
+        self._credentials = credentials_of(settings)
+        self._known: BrokerAddress | None = None
+
+    def connect(self) -> Connection:
+        found = self._find()
+        client = BrokerClient(found.address, clock=self._clock, credentials=self._credentials)
+        try:
+            facts = facts_of(client)
+            check_followable(facts)
+            source = RemoteLog(
+                self._settings.ha or facts.ha_address, client, segment_bytes=facts.segment_bytes, clock=self._clock,
+                is_replica=self._settings.mode == "replica",
+            )  # fmt: skip
+        except BaseException:
+            client.close()
+            raise
+        self._known = found
+        return _Connection(source, facts.cluster or found.cluster, found.address, facts, client)
+
+    def _find(self) -> BrokerAddress:
+        """Asks the nameservers; while none answers, or none knows it, the broker is where it was."""
+        try:
+            return find_master(
+                self._settings.nameservers, self.name, clock=self._clock, credentials=self._credentials
+            )  # fmt: skip
+        except (UnavailableError, NotFoundError):
+            if self._known is None:
+                raise
+            return self._known
+
+    def is_gone(self) -> bool:
+        return self._known is not None and is_refused(self._known.address)
+
+
+class DirectoryBroker:
+    """A broker on this machine whose files are read; the nameservers, if there are any, know where it answers."""
+
+    def __init__(self, name: str, root: Path, settings: FollowSettings, clock: Clock, fs: FileSystem) -> None:
+        self.name = name
+        self._root = root
+        self._settings = settings
+        self._clock = clock
+        self._fs = fs
+        self._remote = RemoteBroker(name, settings, clock)
+        self._facts: BrokerFacts | None = None
+        self._known: BrokerAddress | None = None
+
+    def connect(self) -> Connection:
+        client = self._client()
+        facts = self._facts
+        if facts is not None and facts.is_dledger:
+            raise InvalidRequestError(f"broker {self.name} runs with DLedger, whose log has another format")
+        try:
+            source = BrokerDirectory(
+                self._root, fs=self._fs, clock=self._clock, client=client,
+                held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
+                max_held_bytes=self._settings.max_held_bytes,
+                is_controller_mode=facts is not None and facts.is_controller_mode,
+            )  # fmt: skip
+        except BaseException:
+            if client is not None:
+                client.close()
+            raise
+        known = self._known
+        cluster, address = (known.cluster, known.address) if known is not None else ("", None)
+        return _Connection(source, cluster, address, facts, client)
+
+    def _client(self) -> BrokerClient | None:
+        """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""
+        if not self._settings.nameservers:
+            return None
+        client: BrokerClient | None = None
+        try:
+            self._known = self._remote._find()
+            client = BrokerClient(self._known.address, clock=self._clock, credentials=credentials_of(self._settings))
+            self._facts = facts_of(client)
+            return client
+        except (UnavailableError, NotFoundError):  # stopped: its files are all there is, and what was known of it
+            if client is not None:
+                client.close()
+            return None
+
+    def is_gone(self) -> bool:
+        return self._known is not None and is_refused(self._known.address)
+
+
+def upstream_of(name: str, settings: FollowSettings, clock: Clock, fs: FileSystem) -> Upstream:
+    """Returns the way to a broker that the settings say."""
+    if settings.store is not None:
+        return DirectoryBroker(name, settings.store.absolute(), settings, clock, fs)
+    return RemoteBroker(name, settings, clock)
+
+
+def check_settings(settings: FollowSettings) -> None:
+    """Raises :class:`InvalidRequestError` for settings that do not say which brokers, or contradict each other."""
+    brokers = settings.brokers
+    if not brokers:
+        raise InvalidRequestError("no broker is named", hint="give --broker NAME, as its nameserver knows it")
+    if not settings.nameservers and settings.store is None:
+        raise InvalidRequestError(
+            "where the broker is found is not said", hint="give --namesrv HOST:PORT, or --store DIR for its directory"
+        )
+    for flag, value in (("--ha", settings.ha), ("--store", settings.store)):
+        if value is not None and len(brokers) > 1:
+            raise InvalidRequestError(f"{flag} is of one broker, and {len(brokers)} are named")
+    if settings.store is not None and settings.mode == "replica":
+        raise InvalidRequestError(
+            "a replica is what a broker sends its log to, and --store reads its files",
+            hint="leave one of --store and --mode replica out",
+        )
+    if settings.hold and settings.store is None:
+        raise InvalidRequestError("--hold keeps files of a broker's directory", hint="it goes with --store DIR")
+    if settings.promote and not settings.nameservers:
+        raise InvalidRequestError(
+            "whether the broker is gone is asked where it answers, which no nameserver says",
+            hint="give --namesrv HOST:PORT with --promote",
+        )
+    for address in settings.nameservers:
+        parse_address(address)
+    credentials_of(settings)
+
+
+def credentials_of(settings: FollowSettings) -> Credentials | None:
+    """Returns what requests are signed with; None if they are not.
+
+    Raises :class:`InvalidRequestError` if one half of it is missing, or the file cannot be read.
+    """
+    secret = None if settings.secret_key is None else settings.secret_key.get_secret_value()
+    if settings.secret_key_file is not None:
+        try:
+            secret = settings.secret_key_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(
+                "the secret key cannot be read", path=str(settings.secret_key_file), hint=str(error)
+            ) from error
+    if settings.access_key is None and secret is None:
+        return None
+    if not settings.access_key or not secret:
+        raise InvalidRequestError(
+            "an access key and its secret go together",
+            hint="set follow.access_key, and follow.secret_key_file or TIERLOG_FOLLOW_SECRET_KEY",
+        )
+    return Credentials(settings.access_key, secret)
+
+
+def is_refused(address: str) -> bool:
+    """Whether this machine's or another's answer is that nobody listens there; silence is no such answer."""
+    try:
+        with contextlib.closing(socket.create_connection(parse_address(address), timeout=_PROBE_S)):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except (OSError, StoreError):
+        return False
+
+
+def _disk_used(info: Mapping[str, str]) -> float | None:
+    try:
+        found = float(info["commitLogDiskRatio"])
+    except (ValueError, KeyError):
+        return None
+    return found if 0 <= found <= 1 else None
