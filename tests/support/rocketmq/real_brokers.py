@@ -24,10 +24,9 @@ SEGMENT_BYTES = 1 << 20
 CLUSTER = "DefaultCluster"
 #: For whatever a broker does by itself, in its own time.
 LIMIT_S = 60.0
-#: Compiled quickly, as each lives for seconds; and no thread of a collector for each of a big machine's cores.
+#: Compiled quickly, as each lives for seconds.
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _OPTIONS = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
     "-XX:MaxDirectMemorySize=256m",
     # the test machine's disk is nobody's business here
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
@@ -36,11 +35,11 @@ _OPTIONS = (
 CLOCK = SystemClock()
 
 
-def until(holds: Callable[[], bool], what: str, *, limit_s: float = LIMIT_S) -> None:
+def until(holds: Callable[[], bool], what: Callable[[], str], *, limit_s: float = LIMIT_S) -> None:
     """Wait until something holds; the limit is for a test that fails."""
     deadline_s = time.monotonic() + limit_s
     while not holds():
-        assert time.monotonic() < deadline_s, f"not within {limit_s:.0f} s: {what}"
+        assert time.monotonic() < deadline_s, f"not within {limit_s:.0f} s: {what()}"
         time.sleep(0.05)
 
 
@@ -75,12 +74,16 @@ def acknowledged(file: Path) -> list[Acknowledged]:
 class RealBroker:
     """A broker of one version; it may be begun again on its directory, at the same addresses."""
 
-    def __init__(self, built: Path, folder: Path, nameserver: str, **settings: object) -> None:
+    def __init__(
+        self, built: Path, folder: Path, nameserver: str, *, is_quick: bool = True, **settings: object
+    ) -> None:
+        """``is_quick``: to start, and not to run."""
         self.folder = folder
         self.name = fresh("broker")
         self.nameserver = nameserver
         folder.mkdir(parents=True, exist_ok=True)
         self._built = built
+        self._options = _QUICK if is_quick else ()
         self._port = _port_with_room_below()
         self.address = f"127.0.0.1:{self._port}"
         self.ha_address = f"127.0.0.1:{free_port()}"
@@ -125,17 +128,21 @@ class RealBroker:
     @property
     def segments(self) -> dict[int, Path]:
         """Files of its log that have a byte of it, by the physical offset of their first."""
-        found = {int(path.name): path for path in sorted((self.store / "commitlog").iterdir()) if path.name.isdigit()}
-        return {base: path for base, path in found.items() if base < self.bounds().max_offset}
+        end = self.bounds().max_offset
+        return {base: path for base, path in self._files().items() if base < end}
+
+    def _files(self) -> dict[int, Path]:
+        paths = sorted((self.store / "commitlog").iterdir())
+        return {int(path.name): path for path in paths if path.name.isdigit()}
 
     def start(self) -> None:
         """Until the nameserver names it, and it answers."""
         properties = self.folder / "broker.conf"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(properties))
-        self._program = self._running.enter_context(_server(self._built, self.folder, arguments))
+        self._program = self._running.enter_context(_server(self._built, self.folder, arguments, self._options))
         self._program.ask("up?", limit_s=LIMIT_S)
-        until(self._registered, "the broker is at the nameserver")
+        until(self._registered, lambda: "the broker is at the nameserver")
 
     def _registered(self) -> bool:
         with contextlib.suppress(StoreError):
@@ -159,6 +166,15 @@ class RealBroker:
         self.client.close()
         self._running.close()
         self._program = None
+
+    def lose_end(self, offset: int) -> None:
+        """Have its log be without what lies at or above, as after a power cut; it does not run."""
+        for base, path in self._files().items():
+            size = path.stat().st_size
+            if base + size > offset:
+                with path.open("r+b") as file:
+                    file.seek(max(0, offset - base))
+                    file.write(bytes(base + size - max(base, offset)))
 
     def close(self) -> None:
         """Kill it if it runs."""
@@ -186,13 +202,18 @@ class Cluster:
         self.client.do("flood", id=name, topics=",".join(self.topics), prefix=name, file=file, **arguments)
         return Flood(self.client, name, file)
 
+    def grow(self, count: int) -> None:
+        """Wait until the log has so many bytes more."""
+        end = self.broker.bounds().max_offset + count
+        until(lambda: self.broker.bounds().max_offset >= end, lambda: f"the log is longer by {count}")
+
     def remove_segments(self) -> int:
         """Let retention remove all segments but the newest; returns where the log begins then."""
         before = self.broker.bounds()
         newest = before.max_offset - before.max_offset % self.broker.segment_bytes
         assert newest > before.min_offset, "there is only one segment"
         self.client.mqadmin("deleteExpiredCommitLog", "-b", self.broker.address)
-        until(lambda: self.broker.bounds().min_offset >= newest, "the segments are removed")
+        until(lambda: self.broker.bounds().min_offset >= newest, lambda: "the segments are removed")
         return self.broker.bounds().min_offset
 
 
@@ -220,14 +241,16 @@ def nameserver(built: Path, folder: Path) -> Iterator[str]:
     properties = folder / "namesrv.conf"
     properties.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
     arguments = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(properties))
-    with _server(built, folder, arguments, heap="128m") as program:
+    with _server(built, folder, arguments, _QUICK, heap="128m") as program:
         program.ask("up?", limit_s=LIMIT_S)
         yield f"127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
-def _server(built: Path, folder: Path, arguments: tuple[str, ...], *, heap: str = "512m") -> Iterator[LineProgram]:
-    options = (*_OPTIONS, f"-Drocketmq.home.dir={folder}")
+def _server(
+    built: Path, folder: Path, arguments: tuple[str, ...], more: tuple[str, ...], *, heap: str = "512m"
+) -> Iterator[LineProgram]:
+    options = (*_OPTIONS, *more, f"-Drocketmq.home.dir={folder}")
     with java_program(class_path(built), "Server", folder, heap=heap, arguments=arguments, options=options) as program:
         yield program
 
