@@ -361,6 +361,13 @@ class HotStore:
                 self.topics.ensure_queues(topic, queues)
                 return topic
 
+    def copy_topics(self, wanted: Sequence[tuple[str, int, bool]]) -> None:
+        """Makes a broker's topics as it has them, durably; see :meth:`TopicRegistry.copy`."""
+        with self._append_lock:
+            self._check_open()
+            with self.guard.writing("copying topics"):
+                self.topics.copy(wanted)
+
     def make_topic(self, name: str, queues: int, *, may_make: bool) -> None:
         """Makes a topic durably, unless it is there, as far as the first message of one may; see :meth:`append`."""
         if self.topics.find(name) is not None:

@@ -411,6 +411,33 @@ class TopicRegistry:
                 topic.archive, topic.cold_retention_ms, topic.hold, topic.archived_from = before
                 raise
 
+    def copy(self, wanted: Sequence[tuple[str, int, bool]]) -> None:
+        """Makes topics of so many queues, and archived or not, by one change of the file; old ones get more queues."""
+        with self._lock:
+            by_name, next_id = dict(self._by_name), self.next_id
+            queues = {topic.name: topic.queues for topic in by_name.values()}
+            for name, count, archive in wanted:
+                topic = by_name.get(name)
+                if topic is None:
+                    topic = Topic(next_id, self._validate(name), count, archive=archive, first_offset=self.first_offset)
+                    by_name[name] = topic
+                    next_id += 1
+            grown = [(name, count) for name, count, _ in wanted if by_name[name].queues < count]
+            if next_id == self.next_id and not grown:
+                return
+            before = self._by_name, self.next_id
+            self._by_name, self.next_id = by_name, next_id
+            for name, count in grown:
+                by_name[name].queues = count
+            try:
+                self._save()
+            except BaseException:
+                self._by_name, self.next_id = before
+                for name, count in queues.items():
+                    self._by_name[name].queues = count
+                raise
+            self.version += 1
+
     def lower_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
         """Lets no queue be promised to go on behind these offsets, which are those of a log that is about to be cut."""
         with self._lock:
