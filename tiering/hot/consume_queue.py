@@ -23,7 +23,8 @@ from tierlog.tiering.hot.dispatch import LogRange
 from tierlog.tiering.hot.topics import Topic, TopicRegistry
 from tierlog.tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
 from tierlog.tiering.kernels.scan import ScanRows
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
+from tierlog.tiering.message.tags import tag_codes
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 #: An offset whose byte in the queue has no 64-bit position: no broker wrote it.
 _NO_OFFSET = 1 << 58

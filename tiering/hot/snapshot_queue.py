@@ -29,7 +29,7 @@ from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.kernels.queue_units import UnitComparison
 from tierlog.tiering.kernels.scan import in_queues
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 _STEP = 256
 
