@@ -35,7 +35,7 @@ from tierlog.tiering.format.record import FIXED_BYTES_V1
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
-from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
+from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, reaching
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _STEP = 256
@@ -357,7 +357,7 @@ def hot_page(
     """Asks a hot tier alone; :class:`TopicNotFoundError` for a topic that the store does not have."""
     answer = Searcher(clock=clock).search([tier], query, page_bytes=page_bytes)
     pinned, head = tier.pinned, manifest.head if manifest is not None else None
-    tombstones = tuple(one for one in pinned.erased.tombstones if one.topic == query.topic)
+    tombstones = reaching(pinned.erased.tombstones, query.topic)
     return HotPage(
         store_id=tier.store_id, cold_url=cold_url, border=pinned.border, end=pinned.end, topic_id=pinned.topic_id,
         first_ms=pinned.first_ms, manifest_version=None if head is None else head.version, tombstones=tombstones,

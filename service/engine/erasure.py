@@ -43,7 +43,7 @@ from tierlog.tiering.lifecycle.erasure import ErasureRunner
 from tierlog.tiering.lifecycle.erasure_receipts import MatchedRecords, Receipt
 from tierlog.tiering.lifecycle.store_view import Committer, refuse_held
 from tierlog.tiering.lifecycle.tombstones import Erasures, KnownErasures, make_tombstone, refuse_too_many
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 #: Pages of 10,000 messages that are counted at most, so that erasing a large topic is answered in time.
 _MOST_PAGES = 100

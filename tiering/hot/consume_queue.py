@@ -24,7 +24,8 @@ from tierlog.tiering.hot.topics import Topic, TopicRegistry
 from tierlog.tiering.kernels.queue_places import NO_OFFSET, UnitArray, end_of_gap, have_places, with_gaps
 from tierlog.tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
 from tierlog.tiering.kernels.scan import ScanRows, in_queues
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
+from tierlog.tiering.message.tags import tag_codes
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 #: Of a gap, so many units are written with those of the messages around it; of a wider one, whole files are left out.
 _NARROW = 1 << 16

@@ -31,7 +31,7 @@ from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.kernels.queue_places import UnitArray, have_places, with_gaps
 from tierlog.tiering.kernels.queue_units import UnitComparison
 from tierlog.tiering.kernels.scan import in_queues
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 _STEP = 256
 
