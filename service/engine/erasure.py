@@ -34,6 +34,7 @@ from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, Tier
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
+from tierlog.tiering.format.generation import is_numbered, record_topic
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import DeletedTopics, delete_topic

@@ -21,7 +21,7 @@ from tierlog.tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, i
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.dispatch import LogRange
 from tierlog.tiering.hot.topics import Topic, TopicRegistry
-from tierlog.tiering.kernels.queue_places import NO_OFFSET, UnitArray, end_of_gap, have_places, with_gaps
+from tierlog.tiering.kernels.queue_places import NO_OFFSET, end_of_gap, have_places, with_gaps
 from tierlog.tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
 from tierlog.tiering.kernels.scan import ScanRows, in_queues
 from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
@@ -29,6 +29,7 @@ from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
 #: Of a gap, so many units are written with those of the messages around it; of a wider one, whole files are left out.
 _NARROW = 1 << 16
 QueueKey = tuple[int, int]
+UnitArray = NDArray[np.void]
 #: More queues than any log has: a record that names a later one is damaged.
 MOST_QUEUES = 1 << 16
 #: So many files in succession have to say that they are still needed: one may be damaged.
@@ -78,6 +79,23 @@ class QueueView:
                     return queue_offset + gap
             queue_offset, step = end, _NARROW
         return queue_offset
+
+    def next_gap(self, queue_offset: int) -> int:
+        """Returns where the next gap begins from a queue offset on, which is none's; ``next`` if there is no more."""
+        while queue_offset < self.next:
+            base = queue_offset - queue_offset % self.file_units
+            end = min(self.next, base + self.file_units)
+            if base not in self.files:
+                return queue_offset
+            gaps = np.flatnonzero(is_gap(self.files[base][queue_offset - base : end - base]))
+            if len(gaps):
+                return queue_offset + int(gaps[0])
+            queue_offset = end
+        return queue_offset
+
+    def is_prefilled(self, queue_offset: int) -> bool:
+        """Whether the unit only fills the place of a message that was never in its file."""
+        return bool(is_prefill(self.units(queue_offset, queue_offset + 1))[0])
 
     def first_at_or_above(self, physical_offset: int) -> int:
         """Returns the first queue offset whose record lies at or above a physical offset; ``next`` if there is none.
@@ -136,6 +154,8 @@ class ConsumeQueues:
         self._lock = threading.Lock()
         self._position = 0
         self._is_uncertain = False
+        #: By queue: up to where its units were looked at for gaps, and those found.
+        self._gaps: dict[QueueKey, tuple[int, list[tuple[int, int]]]] = {}
         #: Store time of the last record taken in; 0 before the first.
         self.last_store_ms = 0
         #: Whether no store time of a foreign log stepped back; in ours none does.
@@ -467,6 +487,22 @@ class ConsumeQueues:
         with self._lock:
             views = ((queue_id, self._view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
             return {queue_id: view for queue_id, view in views if view is not None}
+
+    def gaps(self, topic: Topic, queue_id: int) -> list[tuple[int, int]]:
+        """Returns the gaps between hot messages of a queue of a broker's log; its units are looked at once."""
+        view = self.view(topic.topic_id, queue_id) if self.broker_below else None
+        if view is None:
+            return []
+        key = topic.topic_id, queue_id
+        reached, found = self._gaps.get(key, (view.first, []))
+        while reached < view.next:
+            behind = view.behind_gap(reached)
+            if behind > reached:
+                found = [*found, (reached, behind)] if not view.is_prefilled(reached) else found
+                reached = behind
+            reached = view.next_gap(reached)
+        self._gaps[key] = view.next, found
+        return [gap for gap in found if gap[0] >= view.first]
 
     def _view(self, topic_id: int, queue_id: int) -> QueueView | None:
         queue = self._queues.get((topic_id, queue_id))

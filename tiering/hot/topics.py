@@ -29,7 +29,17 @@ from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.json_file import JsonFile
 from tierlog.tiering.base.paths import StorePaths
-from tierlog.tiering.format.generation import begin_of, chosen, entry_name, generations_of, is_numbered, record_topic
+from tierlog.tiering.format.generation import (
+    Generation,
+    begin_of,
+    chosen,
+    entry_name,
+    generations_of,
+    is_numbered,
+    ranges_of,
+    record_topic,
+    shown_name,
+)
 from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.message.batch import validate_topic
 
@@ -285,6 +295,17 @@ class TopicRegistry:
     def _generations(self, topic: str) -> list[Topic]:
         found = self._by_name.get(topic)
         return self._made_again.get(topic, [] if found is None else [found])
+
+    def ranges(self, name: str) -> tuple[Generation, ...]:
+        """Returns what a name stands for in the log, oldest first; :class:`TopicNotFoundError`."""
+        self.get(name)
+        with self._lock:
+            return ranges_of(self._generations(record_topic(name)), name)
+
+    def shown_name(self, topic: Topic) -> str:
+        """Returns what people call a topic: its name, or ``name@1`` for its oldest generation."""
+        with self._lock:
+            return shown_name(self._generations(topic.record_topic), topic.name)
 
     def entry_at(self, topic: str, offset: int) -> Topic | None:
         """Returns the topic of a record at a physical offset, None if there is none or it is deleted."""

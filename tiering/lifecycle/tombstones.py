@@ -23,6 +23,7 @@ from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, EVER, TimeBounds
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.properties import indexed_keys
 from tierlog.tiering.format.record import Record
@@ -256,7 +257,7 @@ class Erasures:
         self, topic: str, physical_offsets: NDArray[np.int64], store_ms: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Returns which records of a topic are hidden whatever their keys, and of which others their keys decide."""
-        found = self._by_topic.get(topic)
+        found = self._by_topic.get(record_topic(topic))
         if found is None:
             return np.zeros(len(store_ms), np.bool_), np.zeros(len(store_ms), np.bool_)
         hidden = found.whole.has_rows(physical_offsets, store_ms)
@@ -264,21 +265,21 @@ class Erasures:
 
     def of_key(self, topic: str, key: str) -> list[TombstoneRanges]:
         """Returns what is hidden of one key of a topic, beside what is hidden whatever the keys."""
-        found = self._by_topic.get(topic)
+        found = self._by_topic.get(record_topic(topic))
         return [] if found is None else found.of_key(key)
 
     def concerns(self, topic: str) -> bool:
         """Whether anything of a topic is hidden."""
-        return topic in self._by_topic
+        return record_topic(topic) in self._by_topic
 
     def end_of(self, topic: str) -> int:
         """Returns the physical offset from which on nothing of a topic is hidden."""
-        found = self._by_topic.get(topic)
+        found = self._by_topic.get(record_topic(topic))
         return 0 if found is None else found.all.end
 
     def may_hide(self, run: TopicRun) -> bool:
         """Whether any record of the run may be hidden, by topic and time alone."""
-        found = self._by_topic.get(run.topic)
+        found = self._by_topic.get(record_topic(run.topic))
         return found is not None and found.all.touches(run.bounds.min_store_ms, run.bounds.max_store_ms)
 
 

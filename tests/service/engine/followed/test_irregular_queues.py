@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.support.stores.followed import FollowedWorld
 from tests.support.stores.irregular import IrregularLog, Sent, irregular_log, random_records, sent
-from tierlog.index.search.query import Query
+from tierlog.index.search.query import Answer, Query
+from tierlog.service.archive.archive import Archive
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
 
 
-def pulled(store: Store, topic: str, queue_id: int, limit: int = 7) -> dict[int, int]:
+def pulled(store: Store | Archive, topic: str, queue_id: int, limit: int = 7) -> dict[int, int]:
     """Numbers by queue offset, as pulls from 0 on tell them."""
     found, offset = {}, 0
     for _ in range(10_000):
@@ -28,8 +30,30 @@ def pulled(store: Store, topic: str, queue_id: int, limit: int = 7) -> dict[int,
     raise AssertionError("the queue has no end")
 
 
-def compare(store: Store, log: IrregularLog) -> None:
-    """A store answers by queue, key and generation what the log tells."""
+def numbers(answer: Answer) -> list[int]:
+    assert answer.coverage.complete
+    return sorted(int(each.record.body.split(b".")[0].removeprefix(b"message ")) for each in answer.messages)
+
+
+def compare(store: Store | Archive, log: IrregularLog) -> None:
+    """A store answers by queue, key, time and generation what the log tells."""
+    for topic, generations in log.told.items():
+        mine = [record for record in log.records if record.topic == topic]
+        for record in mine[::9]:
+            assert numbers(store.query(Query(topic, f"key-{record.number}"))) == [record.number]
+            number = sum(each.begin <= record.at for each in generations)
+            assert numbers(store.query(Query(f"{topic}@{number}", f"key-{record.number}"))) == [record.number]
+            others = [each for each in range(1, len(generations) + 1) if each != number]
+            assert not any(numbers(store.query(Query(f"{topic}@{each}", f"key-{record.number}"))) for each in others)
+        placed = [{n for queue in each.queues.values() for n in queue.values()} for each in generations]
+        assert numbers(store.query(Query(topic, limit=10_000))) == sorted(n for each in placed for n in each)
+        for number, wanted in enumerate(placed, 1):
+            assert numbers(store.query(Query(f"{topic}@{number}", limit=10_000))) == sorted(wanted)
+        listed = {each.name: each for each in store.topics()}
+        assert {name for name in listed if name.split("@")[0] == topic} == {
+            topic, *(f"{topic}@{number}" for number in range(1, len(generations)))
+        }  # fmt: skip
+        assert listed[topic].messages in (len(placed[-1]), None)
     for topic, generations in log.told.items():
         names = [f"{topic}@{number}" for number in range(1, len(generations) + 1)]
         for name, told in [*zip(names, generations, strict=True), (topic, generations[-1])]:
@@ -94,6 +118,33 @@ def test_random_logs_are_what_plain_python_makes_of_them(seed: int) -> None:
     store.flush()
     compare(store.store, log)
     assert store.store.check() == []
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_random_logs_are_the_same_once_they_are_archived_removed_and_restored(seed: int) -> None:
+    random = Random(seed)
+    log, world = irregular_log(random_records(random, 150)), FollowedWorld()
+    store = world.open()
+    cuts = sorted(random.randrange(log.log.end) for _ in range(2))
+    for cut in [*cuts, log.log.end]:
+        log.log.feed(store, end=max(cut, store.end))
+        store.flush()
+        store.publish_below = store.end
+        store.store.archive(drop_hot=random.random() < 0.5)
+        if random.random() < 0.5:
+            store = world.open()
+    compare(store.store, log)
+    store.archive_all()
+    store.store.archive(drop_hot=True)
+    compare(store.store, log)
+    assert store.store.check(deep=True) == []
+    store.close()
+    restored = FollowedWorld(Path("/restored"), objects=world.objects, clock=world.clock)
+    store = restored.open(restore=True)
+    log.log.feed(store)
+    store.flush()
+    compare(store.store, log)
+    assert store.store.check(deep=True) == []
 
 
 def test_what_the_oracle_is_given_is_irregular() -> None:
