@@ -99,7 +99,7 @@ class _Plan:
         self._cold, self._query, self._within = search.cold, search.query, search.within
         self._manifest: ManifestStore = search.cold.manifest
         self._head = head
-        self._border = min(border, generation.end)
+        self._border = border
         self._generation = generation
         self._present_from_ms = dict(head.expired).get(generation.topic_id)
         self._id = search.store_id, head.version
@@ -114,7 +114,7 @@ class _Plan:
             yield from self._by_time(0, context)
             return
         # what is archived but not indexed yet is searched record by record
-        if self._head.indexed_to < min(self._border, self._head.archived_to):
+        if self._head.indexed_to < min(self._border, self._head.archived_to, self._generation.end):
             run = partial(self._by_time, self._head.indexed_to)
             yield SearchTask(ALL_TIME, self._manifest.keys.head, COUNTER, self._search.claim, run)
         yield from self._by_key(self._query.key, context)
@@ -129,7 +129,9 @@ class _Plan:
         for entry in self._cold.overlapping(
             reader, self._head, axis=query.axis, within=self._within, lost=lost.note, order=query.order
         ):
-            if entry.first >= self._border or entry.next <= self._generation.begin or entry.bounds is None:
+            if entry.first >= min(self._border, self._generation.end) or entry.next <= self._generation.begin:
+                continue
+            if entry.bounds is None:
                 continue
             outcome = IndexOutcome.SKIPPED
             if self._has_expired(entry.bounds.max_store_ms):

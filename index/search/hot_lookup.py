@@ -287,11 +287,12 @@ class HotKeys:
         self._erased = Erasures(some)
         self._erased_below = max((tombstone.end for tombstone in some), default=0)
         shown_from = max([self.border, generations[0].begin, *(tombstone.end for tombstone in whole)])
+        shown_to = min(self.end, generations[-1].end)
         self._rows = np.concatenate([_row(entry.reader) for entry in self._entries] or [np.empty(0, np.int64)])
         self._prefix, self._scratch = topic_prefix(topic), np.empty(SCRATCH_BYTES, np.uint8)
         self._place = np.array(
             [(
-                self._rows.ctypes.data, len(self._entries), self._log.address, shown_from, min(self.end, generations[-1].end),
+                self._rows.ctypes.data, len(self._entries), self._log.address, shown_from, shown_to,
                 self._prefix.ctypes.data, len(self._prefix), self._scratch.ctypes.data,
             )],
             PLACE,

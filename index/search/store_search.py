@@ -17,7 +17,6 @@ from tierlog.index.search.task import SearchContext, SearchTask
 from tierlog.tiering.base.errors import NotFoundError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import ALL_TIME, EVER, TimeAxis, TimeRange
 from tierlog.tiering.cold.reading.bill import BudgetSpentError
-from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, KnownErasures
@@ -81,9 +80,8 @@ def work_below(
             if head.cold_min < pinned.border:
                 erased = pinned.erased
                 if by_head:
-                    erased = erased.joined(
-                        tuple(each for each in head.tombstones if each.topic == record_topic(query.topic))
-                    )
+                    topic = search.query.topic
+                    erased = erased.joined(tuple(each for each in head.tombstones if each.topic == topic))
                 yield from search.plan(head, pinned.border, pinned.generations, erased, context)
             # an archive that holds nothing below the border has no version to claim anything at
 

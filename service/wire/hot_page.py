@@ -77,7 +77,8 @@ def _page(beside: Json, records: list[bytes]) -> HotPage:
     cold_url = beside["cold_url"]
     return HotPage(
         store_id=store_id, cold_url=None if cold_url is None else str(cold_url), border=int(beside["border"]),
-        end=int(beside["end"]), generations=tuple(_generation(*each) for each in beside["generations"]), first_ms=None if first_ms is None else int(first_ms),
+        end=int(beside["end"]), generations=tuple(_generation(*each) for each in beside["generations"]),
+        first_ms=None if first_ms is None else int(first_ms),
         manifest_version=None if version is None else int(version),
         tombstones=tuple(tombstone_from_json(stone) for stone in beside["tombstones"]),
         messages=[StoredMessage(decode_record(record), store_id, Tier.HOT) for record in records],

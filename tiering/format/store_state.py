@@ -2,7 +2,8 @@
 
 One section ``TLSTATE1``: topics and a few numbers in its table, queue ends and consumer groups in one zstd page of
 JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored. Version 2 tells of deleted topics, which
-earlier versions would show again; version 3 has an entry for each generation of a topic (``tiering.format.generation``).
+earlier versions would show again; version 3 has an entry for each generation of a topic, see
+``tiering.format.generation``.
 """
 
 from __future__ import annotations

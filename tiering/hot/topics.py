@@ -11,9 +11,9 @@ offset, made durable before the last segment that could tell goes away, so that 
 
 ``starts`` and ``first_offset`` come from a restore: where a queue that an earlier volume may have written to, and any
 other queue, begins on this volume. ``deletion`` is there once a topic was deleted (:class:`TopicDeletion`), and
-``format`` is then 2, which versions that would show the topic again refuse. A topic that a broker made again has an entry
-for each generation (:mod:`tiering.format.generation`), and ``format`` is 3. Such an entry is durable before anything is
-derived from its records; the log would tell the same again as long as it has what was before.
+``format`` is then 2, which versions that would show the topic again refuse. A topic that a broker made again has an
+entry for each generation (:mod:`tiering.format.generation`), and ``format`` is 3. Such an entry is durable before
+anything is derived from its records; the log tells the same again as long as it has what was before.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class TopicRegistry:
     """The topics of one store. Thread safe; every change is durable when the call returns.
 
     A topic that was deleted keeps its place for those who derive, check and archive; :meth:`find` and :meth:`get` have
-    it no more. Of a topic that was made again, its name stands for the current generation, and ``name@1`` for the oldest;
-    :meth:`of_log` takes the names of entries.
+    it no more. Of a topic that was made again, its name stands for the current generation, and ``name@1`` for the
+    oldest; :meth:`of_log` takes the names of entries.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class TopicRegistry:
             return list(self._generations(record_topic(name)))
 
     def begin_generation(self, topic: str, begin: int) -> Topic:
-        """Makes the entry for the records of a topic from ``begin`` on durable; it has the options of the one before."""
+        """Makes the entry for the records of a topic from ``begin`` on durable, with the options of the one before."""
         with self._lock:
             name, before = entry_name(topic, begin), self._generations(topic)[-1]
             found = Topic(

@@ -1,4 +1,4 @@
-"""Logs of a broker whose queue offsets jump, come again and begin again, and in plain Python what is to become of them."""
+"""Logs of a broker whose queue offsets jump, come again and begin again, and in plain Python what becomes of them."""
 
 from __future__ import annotations
 

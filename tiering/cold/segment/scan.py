@@ -57,8 +57,8 @@ def scan_segment(
 ) -> ScannedSegment:
     """Reads a rolled segment with every checksum verified; :class:`CorruptionError` where it is damaged.
 
-    ``place`` is given the rows of a log that a broker wrote. The sum of the records is taken before their checksums are verified, and compared after they were compressed: what
-    was verified in between is what is stored.
+    The sum of the records is taken before their checksums are verified, and compared after they were compressed: what
+    was verified in between is what is stored. ``place`` is given the rows of a log that a broker wrote.
     """
     groups = RecordGroups()
     removed: list[NDArray[np.bool_]] = []
