@@ -304,14 +304,15 @@ class ConsumeQueues:
     def second_beginning(self, rows: ScanRows, topic_ids: NDArray[np.int32]) -> int | None:
         """Returns the first of some rows with which a topic of a broker begins again, None if none does.
 
-        It has offset 0 of a queue that had a message before. Behind a gap of the log nobody has seen that message, and
-        an offset below the queue's end tells.
+        It has offset 0 of a queue that had a message before. Behind a gap of the log nobody may have seen that message,
+        and the first one tells whose offset is below the queue's end.
         """
         physical = rows["physical_offset"]
         new = np.flatnonzero(in_queues(rows) & (physical >= self._position) & (physical < self.broker_below))
         beginnings = new[rows["queue_offset"][new] == 0]
         topics = {topic.topic_id: topic for topic in self._topics.all()}
-        if not len(beginnings) and not any(topic.starts for topic in topics.values()):
+        is_behind_gap = self._topics.begun_anew
+        if not len(beginnings) and not is_behind_gap:
             return None
         firsts = new[np.unique(rows[["topic_number", "queue_id"]][new], return_index=True)[1]]
         for at in sorted({*beginnings.tolist(), *firsts.tolist()}):
@@ -319,7 +320,8 @@ class ConsumeQueues:
             topic = topics[int(topic_ids[number])]
             queue = self._queues.get((topic.topic_id, queue_id))
             is_seen = (queue is not None and bool(queue.files)) or at not in firsts
-            if offset == 0 if is_seen else offset < topic.start(queue_id):
+            start = topic.start(queue_id)
+            if (offset == 0 and (is_seen or start > 0)) or (is_behind_gap and not is_seen and offset < start):
                 return int(at)
         return None
 
@@ -335,9 +337,13 @@ class ConsumeQueues:
             self._topics.ensure_queues(topic, queue_id + 1)
             queue = _Queue({}, 0)
         known = min(queue.next - run.first, run.records) if queue.files else 0  # those are there: the log is read again
+        is_brokers = records.start < self.broker_below and not self.is_foreign
+        if is_brokers and not queue.files and topic.start(queue_id):  # a gap may be before the first one
+            self._append_with_gaps(topic, queue_id, queue, records, records.rows[found.order[mine]])
+            return
         if run.is_consecutive and known >= 0 and not self.is_foreign and topic.name != SCHEDULE_TOPIC:
             at, units = run.first + known, found.units[mine][known:]
-        elif records.start < self.broker_below and not self.is_foreign:
+        elif is_brokers:
             self._append_with_gaps(topic, queue_id, queue, records, records.rows[found.order[mine]])
             return
         else:
@@ -363,11 +369,12 @@ class ConsumeQueues:
 
     def _append_with_gaps(self, topic: Topic, queue_id: int, queue: _Queue, records: LogRange, rows: ScanRows) -> None:
         """Gives those of a broker's records a place that have one; what their offsets jump over becomes a gap."""
-        rows = rows[have_places(rows["queue_offset"], queue.next if queue.files else 0)]
+        start = topic.start(queue_id)
+        rows = rows[have_places(rows["queue_offset"], queue.next if queue.files else start)]
         if not len(rows):
             return
         offsets, units = rows["queue_offset"], units_of(topic.record_topic, records.data, rows)
-        at = queue.next if queue.files else int(offsets[0])
+        at = queue.next if queue.files else start or int(offsets[0])
         wide = np.flatnonzero(np.diff(offsets, prepend=at - 1) > _NARROW)
         for low, high in pairwise([0, *wide.tolist(), len(rows)]):
             if low < high:

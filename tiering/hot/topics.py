@@ -170,7 +170,7 @@ def validate_foreign_topic(topic: str) -> str:
     return topic
 
 
-def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) -> bytes:
+def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0, begun_anew: bool = False) -> bytes:
     """Returns the file's content."""
     topics = list(topics)
     number = _FORMAT_WITH_DELETIONS if any(topic.deletion for topic in topics) else _FORMAT
@@ -178,6 +178,7 @@ def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) 
         "format": _FORMAT_WITH_GENERATIONS if any(is_numbered(topic.name) for topic in topics) else number,
         "next_id": next_id,
         "first_offset": first_offset,
+        **({"begun_anew": True} if begun_anew else {}),
         "topics": [
             {
                 "id": topic.topic_id,
@@ -206,11 +207,15 @@ def _numbers(by_queue: Mapping[str, int]) -> dict[int, int]:
 
 
 class KnownTopics(NamedTuple):
-    """The content of ``topics.json``: every topic, the next one's id, and where queues without a start begin."""
+    """The content of ``topics.json``: every topic, the next one's id, and where queues without a start begin.
+
+    ``begun_anew``: the log of a broker begins behind a gap.
+    """
 
     topics: Sequence[Topic]
     next_id: int
     first_offset: int = 0
+    begun_anew: bool = False
 
 
 def _decode(document: Any) -> KnownTopics:
@@ -225,7 +230,8 @@ def _decode(document: Any) -> KnownTopics:
             hold=bool(entry.get("hold", False)), starts=_numbers(entry.get("starts", {})), first_offset=first_offset,
             archived_from=int(entry.get("archived_from", 0)), deletion=TopicDeletion.from_json(entry.get("deletion")),
         )  # fmt: skip
-    return KnownTopics(list(topics.values()), int(document["next_id"]), first_offset)
+    begun_anew = bool(document.get("begun_anew", False))
+    return KnownTopics(list(topics.values()), int(document["next_id"]), first_offset, begun_anew)
 
 
 #: ``topics.json``.
@@ -265,6 +271,8 @@ class TopicRegistry:
         self.next_id = 1
         #: Where every queue begins that has no start of its own.
         self.first_offset = 0
+        #: Whether the log, a broker's, begins behind a gap.
+        self.begun_anew = False
         #: Rises whenever a topic is added.
         self.version = 0
         #: Whether floors were raised that the file does not know, as after a try that failed.
@@ -273,7 +281,7 @@ class TopicRegistry:
         self.deletions: tuple[tuple[str, TopicDeletion], ...] = ()
         known = TOPICS_FILE.read(fs, paths.topics_json)
         if known is not None:
-            self.next_id, self.first_offset = known.next_id, known.first_offset
+            self.next_id, self.first_offset, self.begun_anew = known.next_id, known.first_offset, known.begun_anew
             self._by_name = {topic.name: topic for topic in known.topics}
             self._note_deletions()
             self._note_generations()
@@ -358,7 +366,7 @@ class TopicRegistry:
     def _save(self) -> None:
         if self._read_only:
             return
-        known = KnownTopics(list(self._by_name.values()), self.next_id, self.first_offset)
+        known = KnownTopics(list(self._by_name.values()), self.next_id, self.first_offset, self.begun_anew)
         TOPICS_FILE.replace(self._fs, self._paths.topics_json, known, self._paths.tmp)
 
     def take_own_names(self, default_queues: int) -> None:
@@ -543,6 +551,7 @@ class TopicRegistry:
                 for queue_id, floor in topic.floors.items():
                     topic.starts[queue_id] = max(floor, topic.starts.get(queue_id, topic.first_offset))
                 topic.floors.clear()
+            self.begun_anew = True
             self._save()
 
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
