@@ -290,6 +290,8 @@ class _Counting:
                 part.covered.cold = TierCoverage(span.from_ms, span.to_ms, part.head.version)
                 if part.border is None and query.axis is TimeAxis.STORE:
                     part.covered.cold.end_before(part.head.newest_ms + 1)
+                for lost in part.head.lost_in(span if query.axis is TimeAxis.STORE else None):
+                    self._fail(str(lost), lost.error())
         self._count_cold(parts, span, found)
         for part in parts:
             part.covered.drop_empty_claims()

@@ -14,12 +14,12 @@ from tierlog.index.search.query import Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.segment_search import COUNTER
 from tierlog.index.search.task import SearchContext, SearchTask
-from tierlog.tiering.base.errors import NotFoundError, StoreError, TopicNotFoundError
+from tierlog.tiering.base.errors import StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import ALL_TIME, EVER, TimeAxis, TimeRange
 from tierlog.tiering.cold.reading.bill import BudgetSpentError
 from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.store import HotStore
-from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, KnownErasures
+from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, KnownErasures, reaching
 
 
 class TieredStoreSearch(StoreSearch):
@@ -80,7 +80,7 @@ def work_below(
             if head.cold_min < pinned.border:
                 erased = pinned.erased
                 if by_head:
-                    erased = erased.joined(tuple(each for each in head.tombstones if each.topic == query.topic))
+                    erased = erased.joined(reaching(head.tombstones, query.topic))
                 yield from search.plan(head, pinned.border, pinned.topic_id, erased, context)
             # an archive that holds nothing below the border has no version to claim anything at
 
@@ -138,17 +138,14 @@ class ArchiveSearch(StoreSearch):
 
 def _lost(head: Head, query: Query, within: TimeRange, claim: TierCoverage) -> Iterator[SearchTask]:
     """Yields a task that fails for each range of a followed log that nobody has, where its messages may be wanted."""
-    for each in head.lost:
-        if query.axis is TimeAxis.STORE and not (each.from_ms < within.to_ms and within.from_ms < each.to_ms):
-            continue
-        yield SearchTask(
-            (each.from_ms, each.to_ms - 1) if query.axis is TimeAxis.STORE else ALL_TIME,
-            f"log [{each.first}, {each.next})", COUNTER, claim, partial(_raise_lost, each),
-        )  # fmt: skip
+    by_store = query.axis is TimeAxis.STORE
+    for each in head.lost_in(within if by_store else None):
+        bounds = (each.from_ms, each.to_ms - 1) if by_store else ALL_TIME
+        yield SearchTask(bounds, str(each), COUNTER, claim, partial(_raise_lost, each))
 
 
 def _raise_lost(lost: LostRange, _: SearchContext) -> Iterator[SearchTask]:
-    raise NotFoundError(f"the broker had deleted its log in [{lost.first}, {lost.next}) before the follower came there")
+    raise lost.error()
 
 
 @contextlib.contextmanager

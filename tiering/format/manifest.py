@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from tierlog.tiering.base.errors import ChecksumMismatchError
-from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.base.errors import ChecksumMismatchError, NotFoundError
+from tierlog.tiering.base.types import TimeBounds, TimeRange
 from tierlog.tiering.format.section import SectionRef, compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_HEAD = b"TLHEAD01"
@@ -250,6 +250,13 @@ class LostRange(NamedTuple):
     to_ms: int
     """Its messages were stored in ``[from_ms, to_ms)``."""
 
+    def __str__(self) -> str:
+        return f"log [{self.first}, {self.next})"
+
+    def error(self) -> NotFoundError:
+        """Returns why what lies there is not in an answer."""
+        return NotFoundError(f"the broker had deleted its {self} before the follower came there")
+
 
 class QueueGap(NamedTuple):
     """A declared gap: queue offsets ``[first_missing, next_present)`` were never given out and never will be."""
@@ -297,6 +304,12 @@ class Head:
             if first <= offset < following:
                 offset = following
         return offset
+
+    def lost_in(self, stored: TimeRange | None) -> list[LostRange]:
+        """Returns the lost ranges of which messages may have been stored within a range; None: whenever."""
+        if stored is None:
+            return list(self.lost)
+        return [each for each in self.lost if each.from_ms < stored.to_ms and stored.from_ms < each.to_ms]
 
     def archived_of(self, log_end: int) -> int:
         """Below which offset a log that ends at ``log_end`` is archived: one that was taken over ends in a gap."""

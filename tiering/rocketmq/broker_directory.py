@@ -146,7 +146,7 @@ class BrokerDirectory:
             self._look()
             bounds = self._bounds()
             if not bounds.min_offset <= offset <= bounds.max_offset:
-                raise OffsetGoneError(offset, bounds, path=str(self._paths.commitlog))
+                raise OffsetGoneError.of(offset, bounds, path=str(self._paths.commitlog))
             self._is_begun = True
 
     def read(self, wait_s: float) -> memoryview | bytes:
@@ -411,7 +411,7 @@ class BrokerDirectory:
             if not after:
                 return b""  # it is not made yet
             self._is_begun = False
-            raise OffsetGoneError(self._next, LogBounds(min(after), max(after)), path=str(self._paths.commitlog))
+            raise OffsetGoneError.of(self._next, LogBounds(min(after), max(after)), path=str(self._paths.commitlog))
         room = min(base + self.segment_bytes, self._limit()) - self._next
         if room <= 0:
             return b""

@@ -7,7 +7,7 @@ broker's store directory (:mod:`~tierlog.tiering.rocketmq.broker_directory`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from tierlog.tiering.base.errors import NotFoundError, UnavailableError
 
@@ -27,13 +27,16 @@ class SourceLostError(UnavailableError):
 class OffsetGoneError(NotFoundError):
     """The broker's log does not have the wanted offset: it has removed it, or it ends before it."""
 
-    def __init__(self, offset: int, bounds: LogBounds, *, path: str | None = None) -> None:
-        super().__init__(
-            f"the broker's log is [{bounds.min_offset}, {bounds.max_offset}) and does not go on at {offset}", path=path
-        )
-        self.offset = offset
-        self.min_offset = bounds.min_offset
-        self.max_offset = bounds.max_offset
+    #: Where the log begins and ends instead.
+    min_offset = max_offset = 0
+
+    @classmethod
+    def of(cls, offset: int, bounds: LogBounds, *, path: str) -> Self:
+        """Returns the error for an offset of a log that is what ``bounds`` say."""
+        said = f"the broker's log is [{bounds.min_offset}, {bounds.max_offset}) and does not go on at {offset}"
+        error = cls(said, path=path)
+        error.min_offset, error.max_offset = bounds.min_offset, bounds.max_offset
+        return error
 
 
 class LogSource(Protocol):

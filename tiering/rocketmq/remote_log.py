@@ -125,7 +125,7 @@ class RemoteLog:
             self._check_open()
             self._disconnect()
             if not bounds.min_offset <= offset <= bounds.max_offset:
-                raise OffsetGoneError(offset, bounds, path=self._client.address)
+                raise OffsetGoneError.of(offset, bounds, path=self._client.address)
             self._reset(offset)
             try:
                 self._connection = self._connect()

@@ -59,12 +59,11 @@ class FollowedStore:
         self.store = store
         self._parts = parts
         self._hot = parts.hot.store
-        self._topics = self._hot.topics
         self._identity = parts.identity
         self._clock = clock
         self._log = FollowedLog(self._hot, self._note_times_fall)
         self._limit = 0
-        self._hot.publish_below = self.published
+        self._hot.publish_below = min(self.published, self._log.end)
         self._tail_every_s = tail_interval_ms / 2000
         self._tails_at_s = clock.monotonic_s() + self._tail_every_s
         #: Where the log ended when tails were due last: what is not archived yet when they are due again is old.
@@ -211,14 +210,7 @@ class FollowedStore:
 
     def copy_topics(self, topics: Sequence[CopiedTopic]) -> None:
         """Makes topics as the broker has them, durably; those that are there get no fewer queues."""
-        for each in topics:
-            topic = self._topics.find(each.name)
-            if topic is None:
-                topic = self._hot.create_topic(each.name, each.queues)
-                if not each.archive:
-                    self.store.removal.configure(each.name, archive=False)
-            elif topic.queues < each.queues:
-                self._hot.create_topic(each.name, each.queues)
+        self._hot.copy_topics([(each.name, each.queues, each.archive) for each in topics])
 
     def copy_groups(self, groups: Sequence[CopiedGroup]) -> None:
         """Sets groups to where they are at the broker, durably; nothing is written where nothing has changed."""

@@ -21,29 +21,41 @@ from tierlog.service.rocketmq.shared_sends import SharedSends
 from tierlog.tiering.base.clock import Clock
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """One store as clients of RocketMQ see it: a broker, and a nameserver that knows it and the cluster's others."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorContext:
+    """What the requests of any door work with: its clients, and how they are reached."""
 
-    store: Store
     settings: Settings
     clock: Clock
     #: ``host:port`` that clients are told.
     address: str
     clients: Clients
-    sends: SharedSends
     polls: LongPolls
+    #: Where what tools change is recorded.
+    audit: AuditLog | None = None
+    #: Runs something on the thread of the connections; from any thread.
+    call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadableBroker(DoorContext):
+    """One store as clients of RocketMQ see it who only read."""
+
+    store: Store
     offsets: ConsumerOffsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker(ReadableBroker):
+    """One store as clients of RocketMQ see it: a broker, and a nameserver that knows it and the cluster's others."""
+
+    sends: SharedSends
     locks: QueueLocks
     deliveries: Deliveries
     timers: Timers
     transactions: Transactions
     modes: RequestModes
     others: OtherStores
-    #: Where what tools change is recorded.
-    audit: AuditLog | None = None
-    #: Runs something on the thread of the connections; from any thread.
-    call_soon: Callable[[Callable[[], object]], object] = lambda work: work()
 
     @property
     def name(self) -> str:

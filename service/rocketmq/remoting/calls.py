@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 
 from tierlog.service.access.audit import AuditEntry, shortened
 from tierlog.service.access.caller import Caller
-from tierlog.service.rocketmq.remoting.broker import Broker
+from tierlog.service.rocketmq.remoting.broker import Broker, DoorContext, ReadableBroker
 from tierlog.service.rocketmq.remoting.connection import Buffer, Connection
 from tierlog.service.rocketmq.remoting.long_polls import Watch
 from tierlog.tiering.base.errors import (
@@ -42,6 +42,8 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 _INT64_END = 1 << 63
 #: Bytes of a remark.
 _MOST_REMARK = 4_000
+_Context = TypeVar("_Context", bound=DoorContext)
+_Context_co = TypeVar("_Context_co", bound=DoorContext, covariant=True)
 
 
 class CallLane(StrEnum):
@@ -87,11 +89,11 @@ def refusal(code: ResponseCode, remark: str) -> RemotingAnswer:
 class CallHost(Protocol):
     """What has calls handled: the door."""
 
-    def again(self, call: RemotingCall) -> None:
+    def again(self, call: DoorCall[Any]) -> None:
         """Has a call handled anew, on its lane; from any thread."""
         ...
 
-    def again_when_caught_up(self, call: RemotingCall) -> None:
+    def again_when_caught_up(self, call: DoorCall[Any]) -> None:
         """Has a call handled anew when its client is no longer behind; from any thread."""
         ...
 
@@ -101,11 +103,11 @@ class CallHost(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class RemotingCall:
-    """One request."""
+class DoorCall(Generic[_Context_co]):
+    """One request, with what it works with."""
 
     host: CallHost
-    broker: Broker
+    broker: _Context_co
     connection: Connection
     frame: Frame
     caller: Caller
@@ -182,6 +184,14 @@ class RemotingCall:
         return log.call(who, {"method": "ROCKETMQ", "path": RequestCode(self.code).name, "parameters": named})
 
 
+#: A request to a store that takes messages.
+RemotingCall = DoorCall[Broker]
+#: A request to any door.
+AnyCall = DoorCall[DoorContext]
+#: A request to a store that is only read.
+ReadCall = DoorCall[ReadableBroker]
+
+
 def parse_number(name: str, value: str) -> int:
     """Reads an int64 as Java does."""
     try:
@@ -202,29 +212,34 @@ def parse_document(body: bytes) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Generic[_Context]):
     """What answers a code."""
 
-    run: Callable[[RemotingCall], RemotingAnswer | None]
+    run: Callable[[DoorCall[_Context]], RemotingAnswer | None]
     lane: CallLane
 
 
-#: Every code that is answered.
-HANDLERS: dict[int, Handler] = {}
+#: Every code that a store's own door answers.
+HANDLERS: dict[int, Handler[Broker]] = {}
 
-_Run = TypeVar("_Run", bound=Callable[[RemotingCall], RemotingAnswer | None])
+_Run = TypeVar("_Run", bound=Callable[..., RemotingAnswer | None])
 
 
 def handles(*codes: RequestCode, lane: CallLane) -> Callable[[_Run], _Run]:
-    """Declares a function as the answer to some codes."""
+    """Declares a function as the answer to some codes of a store's own door."""
+    return declare(HANDLERS, *codes, lane=lane)
 
-    def declare(run: _Run) -> _Run:
+
+def declare(table: dict[int, Handler[_Context]], *codes: RequestCode, lane: CallLane) -> Callable[[_Run], _Run]:
+    """Declares a function as the answer to some codes, in a table of whatever door."""
+
+    def put(run: _Run) -> _Run:
         for code in codes:
-            assert code not in HANDLERS, code
-            HANDLERS[code] = Handler(run, lane)
+            assert code not in table, code
+            table[code] = Handler(run, lane)
         return run
 
-    return declare
+    return put
 
 
 #: The first that fits an error.

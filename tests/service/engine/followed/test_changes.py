@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.support.fs.crash_fs import PowerCut
+from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld, broker_log
 from tests.support.world import numbers_of, read_all
+from tierlog.index.search.counts import CountQuery
 from tierlog.index.search.query import Query
 from tierlog.service.engine.followed.changes import begin_again, rewind
 from tierlog.service.engine.followed.store import FollowedStore
-from tierlog.tiering.base.errors import DivergedError, FencedError, InvalidRequestError, StoreMismatchError
+from tierlog.tiering.base.errors import (
+    DivergedError,
+    FencedError,
+    InvalidRequestError,
+    StoreMismatchError,
+    UnavailableError,
+)
 from tierlog.tiering.base.types import Durability
-from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
+from tierlog.tiering.format.record import MAGIC_BLANK, decode_record, encode_record
 from tierlog.tiering.message.batch import Message
 
 
@@ -110,6 +119,40 @@ def test_tails_of_what_was_dropped_are_never_put_back() -> None:
     _agrees(restored, again, other)
 
 
+def test_a_tail_of_what_was_dropped_that_arrives_late_is_deleted() -> None:
+    log, world = broker_log(), FollowedWorld()
+    offset = _record_at_or_above(log, log.end - 300)
+    store = world.open()
+    log.feed(store, end=offset)
+    store.archive_all()
+    log.feed(store)
+    store.archive_all()
+    (key,) = [key for key in world.objects._objects if key.endswith(f"/tail/{offset:020}")]
+    late = world.objects._objects[key]
+    store.close()
+    rewind(world.root, offset, world.components)
+    assert key not in world.objects._objects
+    store = world.open()
+    world.objects._objects[key] = late
+    other = _otherwise(log, offset)
+    other.feed(store)
+    with pytest.raises(UnavailableError, match="the broker took back"):
+        store.archive_all()
+    assert key not in world.objects._objects
+    store.archive_all()
+    again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+    _agrees(again.open(restore=True), again, other)
+
+
+def _otherwise(log: BrokerLog, offset: int) -> BrokerLog:
+    """The log with other messages from a record in its last segment on."""
+    data = log.data[:offset]
+    while len(data) < log.end:
+        record = decode_record(log.data, len(data), physical_offset=len(data))
+        data += encode_record(replace(record, body=record.body.replace(b"orders", b"ORDERS").replace(b"shop", b"SHOP")))
+    return BrokerLog(data)
+
+
 def test_a_lost_volume_comes_back_at_the_same_offsets_and_goes_on() -> None:
     log, world = broker_log(), FollowedWorld()
     store = _followed(world, log)
@@ -186,6 +229,9 @@ def test_a_log_goes_on_behind_a_gap_that_answers_name(lost_segments: int) -> Non
     first_ms = found.messages[0].record.store_ms
     before = store.store.query(Query(topic="orders", from_ms=first_ms, to_ms=first_ms + 1))
     assert (len(before.messages), before.coverage.complete) == (6, True)
+    counted = store.store.counts(CountQuery("orders"))
+    assert sum(counted.counts) == len(numbers)
+    assert (counted.coverage.complete, f"[{end}, {begin})" in str(counted.coverage.failures)) == (False, True)
     assert store.store.check(deep=True) == []
 
 
@@ -254,4 +300,46 @@ def test_a_rewind_that_is_cut_off_anywhere_leaves_a_log_that_can_be_rewound(seed
         log.feed(store)
         store.flush()
         _agrees(store, world, log)
+    assert cuts > 3
+
+
+def test_a_log_without_a_record_begins_again_where_the_broker_does() -> None:
+    log, world = broker_log(), FollowedWorld()
+    world.open(begin=SEGMENT_BYTES).close()
+    begin_again(world.root, 3 * SEGMENT_BYTES, world.components)
+    store = world.open()
+    assert store.end == 3 * SEGMENT_BYTES
+    log.feed(store)
+    store.archive_all()
+    _agrees(store, world, log)
+    assert [each[:2] for each in world.head().lost] == [(SEGMENT_BYTES, 3 * SEGMENT_BYTES)]
+
+
+def test_a_store_without_an_archive_does_not_begin_again() -> None:
+    log, world = broker_log(), FollowedWorld(url=None)
+    _followed(world, log).close()
+    with pytest.raises(StoreMismatchError, match="without a cold tier"):
+        begin_again(world.root, log.end - log.end % SEGMENT_BYTES + SEGMENT_BYTES, world.components)
+    assert world.open().end == log.end
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_restore_that_is_cut_off_anywhere_is_gone_on_with(seed: int) -> None:
+    log, cuts = broker_log(), 0
+    for cut_at in range(1 + seed, 1000, 5):
+        world = FollowedWorld()
+        _followed(world, log).archive_all()
+        again = FollowedWorld(
+            world.root.parent / "new", objects=world.objects, clock=world.clock, fs=CrashFileSystem(cut_at=cut_at)
+        )
+        try:
+            again.open(restore=True)
+        except PowerCut:
+            cuts += 1
+        else:
+            break
+        again.fs = again.fs.crash(cut_at)
+        restored = again.open(restore=True)
+        assert restored.end == log.end
+        _agrees(restored, again, log)
     assert cuts > 3

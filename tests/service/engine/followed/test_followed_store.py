@@ -155,6 +155,9 @@ def test_topics_and_groups_are_copied_and_written_once() -> None:
         store.copy_groups([group])
     assert store.store.find_queues("orders") == 8
     assert not store.store.topic("rmq_sys_wheel_timer").archive
+    with pytest.raises(InvalidRequestError, match="bad topic name"):
+        store.copy_topics([CopiedTopic("new", 3), CopiedTopic("../new", 1)])
+    assert store.store.find_queues("new") is None
     found = store.store.groups.committed("shop").offsets
     assert found == {("orders", STORE_ID, 0): 2, ("orders", STORE_ID, 7): 0, ("payments", STORE_ID, 1): 99}
     generation = store.store.groups.committed("shop").generation

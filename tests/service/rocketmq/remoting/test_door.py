@@ -17,7 +17,7 @@ from tests.support.service.certificates import Authority
 from tierlog.service.config.settings import Settings
 from tierlog.service.rocketmq.remoting.calls import answer_of
 from tierlog.service.rocketmq.remoting.connection import BEHIND_BYTES
-from tierlog.service.rocketmq.remoting.door import IDLE_S
+from tierlog.service.rocketmq.remoting.server import IDLE_S
 from tierlog.service.server.connections import ACCEPTED_AT_ONCE, kept_descriptors
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.message.batch import Message
