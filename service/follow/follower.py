@@ -303,6 +303,7 @@ class Follower:
         self._take(position, rest)
         while not self._stopping.is_set():
             unflushed = self._unflushed
+            is_waited_for = not unflushed.bytes
             data = source.read(0.0 if unflushed.bytes else _WAIT_S)
             if len(data):
                 self._take(source.position(), data)
@@ -319,6 +320,8 @@ class Follower:
             if now_s >= self._look_s:
                 self._look(connection)
                 self._judge()
+                if is_waited_for and not len(data):
+                    self._check_still_there()
                 self._opened.publish_below = source.settled()
                 if connection.address is not None and self._settings.promote:
                     self._consider_promotion()
@@ -326,6 +329,13 @@ class Follower:
                         return
             if now_s >= self._copy_s:
                 self._copy(connection)
+
+    def _check_still_there(self) -> None:
+        """Raises :class:`SourceLostError` if the broker has removed what comes next: a master then sends nothing for
+        ever, and does not say so."""
+        least, end = self.broker.live_min_offset, self._opened.end
+        if least is not None and least > end:
+            raise SourceLostError(f"the broker has removed what lies below {least}, and {end} is wanted")
 
     def _take(self, position: int, data: memoryview | bytes) -> None:
         """Appends what comes next; what lies between a blank record and the end of its segment is passed over."""

@@ -154,6 +154,21 @@ def test_what_the_broker_removed_before_it_was_here_is_a_gap_that_answers_name()
     follower.stop()
 
 
+def test_what_the_broker_removes_while_it_is_connected_is_a_gap_too() -> None:
+    log = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
+    first_end, begin = log.end, LONGER.end - LONGER.end % SEGMENT_BYTES - SEGMENT_BYTES
+    world = FollowerWorld(log)
+
+    def write_and_remove() -> None:
+        log.data, log.begin = LONGER.data, begin
+
+    follower = world.run(write_and_remove, *[lambda: None] * 4, stops=False)
+    _until(lambda: follower.broker.end == LONGER.end)
+    assert follower.broker.gap_bytes == begin - first_end
+    follower.stop()
+    assert world.data() == LONGER.data[begin:]
+
+
 def test_a_gap_is_not_left_behind_while_the_bucket_takes_nothing() -> None:
     first = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
     world = FollowerWorld(first)
