@@ -144,7 +144,7 @@ def test_no_copy_is_appended_between_the_end_of_an_erasure_and_its_commit(way: W
     firing: list[threading.Thread] = []
 
     def fire_meanwhile(_: int, what: str, key: object) -> None:
-        if what == "put" and str(key).endswith("head.json") and not firing:
+        if what == "put" and str(key).endswith("/head") and not firing:
             world.clock.advance(1)
             firing.append(threading.Thread(target=world.timers.run_once))
             firing[0].start()
