@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -374,9 +374,14 @@ class Store:
         """
         self._hot.keepers.append(keeper)
 
-    def hides(self, record: Record) -> bool:
-        """Whether an erasure hides a record, or its topic was deleted since."""
-        return self._known.current().hides(record)
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[Callable[[Record], bool]]:
+        """Copies of messages that wait are appended inside; gives what tells which are erased, and get none.
+
+        Nothing is erased meanwhile: a copy would lie behind the erasure, which would not hide it.
+        """
+        with self._hot.copying:
+            yield self._known.current().hides
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """Returns the message of a queue whose record begins there, whichever tier; None if there is none."""
