@@ -26,6 +26,7 @@ from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, QueueGap,
 from tierlog.tiering.format.queue_rows import encode_queue_rows
 from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.hot.consume_queue import QueueView
 from tierlog.tiering.hot.snapshot_queue import shown_queues
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import DeletedTopics
@@ -115,12 +116,25 @@ class Archiver:
             for queue_id, view in self._hot.queue_views(topic).items() if topic.archive else ():
                 start, first = topic.starts.get(queue_id), view.first_at_or_above(0)
                 is_here = first < view.next and not view.is_below(first, segment.base_offset)
-                if start is not None and start < first and is_here and view.is_below(first, segment.end):
+                is_here = is_here and view.is_below(first, segment.end)
+                if start is not None and start < first and is_here and self._is_first(topic, queue_id, view, head):
                     found.append(QueueGap(topic.topic_id, queue_id, start, first))
         if not found:
             return None
         before = self._manifest.gaps(self._manifest.reader(), head)
         return store_gaps(self._manifest, head, merged_gaps(before, found), self._randomness)
+
+    def _is_first(self, topic: Topic, queue_id: int, view: QueueView, head: Head) -> bool:
+        """Whether nothing came in a queue behind the last gap before the first message that its files have.
+
+        Files go with the messages that they list, so one that begins with a message may have had others before it.
+        """
+        if view.first_at_or_above(0) % view.file_units:
+            return True
+        pieces = self._manifest.queue_row_pieces(
+            self._manifest.reader(), head, topic.topic_id, backwards=True, from_offset=head.lost[-1].next
+        )
+        return not any((rows["queue_id"] == queue_id).any() for rows in pieces)
 
 
 def upload_segment(

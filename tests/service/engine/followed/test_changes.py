@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld, broker_log
 from tests.support.world import numbers_of, read_all
 from tierlog.index.search.counts import CountQuery
@@ -233,6 +234,35 @@ def test_a_log_goes_on_behind_a_gap_that_answers_name(lost_segments: int) -> Non
     assert sum(counted.counts) == len(numbers)
     assert (counted.coverage.complete, f"[{end}, {begin})" in str(counted.coverage.failures)) == (False, True)
     assert store.store.check(deep=True) == []
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_no_gap_is_declared_of_messages_whose_queue_files_are_gone(is_restored: bool) -> None:
+    log, world = broker_log(600), FollowedWorld()
+    world.settings = small_settings(cold__disk_cache_bytes=0, hot__retention_ms=1000, hot__queue_file_units=4)
+    end, begin = _record_at_or_above(log, 3 * SEGMENT_BYTES - 900), 5 * SEGMENT_BYTES
+    store = world.open()
+    log.feed(store, end=end)
+    store.flush()
+    store.close()
+    begin_again(world.root, begin, world.components)
+    store = world.open()
+    for stop in range(6 * SEGMENT_BYTES, log.end, SEGMENT_BYTES):
+        log.feed(store, end=stop)
+        store.flush()
+        # nothing that is archived is in the hot tier any more, and its queue files go
+        store.store._hot.dispatch()
+        store.store._hot.checkpoint()
+        store.archive_all()
+        world.clock.advance(30_000)
+        store.store.run_tiers()
+        if is_restored and stop == 12 * SEGMENT_BYTES:
+            again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+            again.settings, world = world.settings, again
+            store = world.open(restore=True)
+    assert store.store._hot.log.begin > begin + 3 * SEGMENT_BYTES
+    numbers = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
+    assert sorted(numbers) == [n for n, at in _places(log, "orders") if at < store.end and not end <= at < begin]
 
 
 def test_a_gap_below_the_logs_end_is_refused() -> None:
