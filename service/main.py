@@ -26,6 +26,7 @@ from tierlog.service.cli.commands import (
     erase,
     files,
     flush,
+    follow,
     groups,
     hold,
     load,
@@ -50,6 +51,7 @@ from tierlog.tiering.base.errors import StoreError
 #: A module of each command: ``HELP``, ``EXAMPLES``, ``add_arguments`` and ``run``.
 COMMANDS = (
     serve,
+    follow,
     load,
     query,
     message,

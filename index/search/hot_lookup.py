@@ -39,7 +39,7 @@ from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.kernels.mapped_log import GATHERED, MappedLog, gather_records
 from tierlog.tiering.kernels.primitives import address_of
-from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
+from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, reaching
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _READ_AS_THEY_ARE = (pa.string(), pa.binary())
@@ -277,11 +277,10 @@ class HotKeys:
         self._entries = [entry for entry in self._entries if entry.next is None or entry.next > self.border]
         maps = {base: segment.data for base, segment in snapshot.segments.items()}
         self._log = MappedLog(maps, snapshot.segment_bytes)
-        tombstones = [tombstone for tombstone in erased.tombstones if tombstone.topic == topic]
         whole, some = list[Tombstone](), list[Tombstone]()
-        for tombstone in tombstones:
+        for tombstone in reaching(erased.tombstones, topic):
             is_whole = (tombstone.key_hash, tombstone.from_ms, tombstone.to_ms) == (None, None, None)
-            (whole if is_whole else some).append(tombstone)
+            (whole if is_whole and tombstone.topic == topic else some).append(tombstone)
         self._erased = Erasures(some)
         self._erased_below = max((tombstone.end for tombstone in some), default=0)
         shown_from = max([self.border, *(tombstone.end for tombstone in whole)])

@@ -30,11 +30,12 @@ from tierlog.tiering.base.errors import CorruptionError, StoreError, Unavailable
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Tombstone
+from tierlog.tiering.format.queue_unit import GAP_BYTES, is_gap
 from tierlog.tiering.format.record import FIXED_BYTES_V1
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
-from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
+from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, reaching
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _STEP = 256
@@ -164,8 +165,8 @@ class HotSearch:
             else:
                 good = [
                     place
-                    for offset, (place, _, tag) in enumerate(units.tolist(), chunk[0])
-                    if offset not in failures and (hashes is None or tag in hashes)
+                    for offset, (place, size, tag) in enumerate(units.tolist(), chunk[0])
+                    if size != GAP_BYTES and offset not in failures and (hashes is None or tag in hashes)
                 ]
                 yield from self._messages(good, query, within, context)
             yield from _fail_if_any(failures)
@@ -271,7 +272,9 @@ def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:
 
 def _without(units: NDArray[np.void], first: int, failures: Collection[int]) -> NDArray[np.void]:
     """Returns the units, of the queue offsets from ``first`` on, but those that lead to no record."""
-    return np.delete(units, [offset - first for offset in failures]) if failures else units
+    units = np.delete(units, [offset - first for offset in failures]) if failures else units
+    gaps = is_gap(units)
+    return units[~gaps] if gaps.any() else units
 
 
 def _fail(error: Exception, context: SearchContext) -> Iterator[SearchTask]:
@@ -354,7 +357,7 @@ def hot_page(
     """Asks a hot tier alone; :class:`TopicNotFoundError` for a topic that the store does not have."""
     answer = Searcher(clock=clock).search([tier], query, page_bytes=page_bytes)
     pinned, head = tier.pinned, manifest.head if manifest is not None else None
-    tombstones = tuple(one for one in pinned.erased.tombstones if one.topic == query.topic)
+    tombstones = reaching(pinned.erased.tombstones, query.topic)
     return HotPage(
         store_id=tier.store_id, cold_url=cold_url, border=pinned.border, end=pinned.end, topic_id=pinned.topic_id,
         first_ms=pinned.first_ms, manifest_version=None if head is None else head.version, tombstones=tombstones,

@@ -19,7 +19,7 @@ from tierlog.tiering.base.types import ALL_TIME, EVER, TimeAxis, TimeRange
 from tierlog.tiering.cold.reading.bill import BudgetSpentError
 from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.store import HotStore
-from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, KnownErasures
+from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, KnownErasures, reaching
 
 
 class TieredStoreSearch(StoreSearch):
@@ -80,7 +80,7 @@ def work_below(
             if head.cold_min < pinned.border:
                 erased = pinned.erased
                 if by_head:
-                    erased = erased.joined(tuple(each for each in head.tombstones if each.topic == query.topic))
+                    erased = erased.joined(reaching(head.tombstones, query.topic))
                 yield from search.plan(head, pinned.border, pinned.topic_id, erased, context)
             # an archive that holds nothing below the border has no version to claim anything at
 

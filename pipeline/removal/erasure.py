@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from tierlog.index.objects.lookup import key_numbers
 from tierlog.pipeline.base.archive import retried
 from tierlog.pipeline.removal.tasks import (
@@ -41,6 +43,7 @@ from tierlog.tiering.lifecycle.erasure import ErasedRecords, ErasureRunner
 from tierlog.tiering.lifecycle.erasure_receipts import MatchedRecords, Receipt, ReceiptReports, plan_of
 from tierlog.tiering.lifecycle.store_view import ArchiveView, refuse_held
 from tierlog.tiering.lifecycle.tombstones import MAX_KEYS, Erasures, is_for, make_tombstone, refuse_too_many
+from tierlog.tiering.message.waiting import WAITING_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +68,16 @@ class ErasureRequest:
 
 @dataclass(frozen=True, slots=True)
 class VisibleBefore:
-    """Whether readers saw a record before an erasure was begun."""
+    """Whether readers of a topic saw a record before an erasure was begun: not one that only waits for it."""
 
+    topic: str
     erased: Erasures
     expired_below_ms: int | None
 
     def __call__(self, record: Record) -> bool:
         """Judges by the erasures that were open, and the topic's expiry."""
         is_expired = self.expired_below_ms is not None and record.store_ms < self.expired_below_ms
-        return not is_expired and not self.erased.hides(record)
+        return record.topic == self.topic and not is_expired and not self.erased.hides(record)
 
 
 class BulkErasure:
@@ -202,7 +206,7 @@ class BulkErasure:
             wanted = [entry for entry in wanted if any(base <= entry.base < end for base, end in bases)]
         others = Erasures(each for each in head.tombstones if each.tombstone_id != stone.tombstone_id)
         topic_id = self._view.topic(stone.topic).topic_id
-        is_seen = VisibleBefore(others, dict(head.expired).get(topic_id))
+        is_seen = VisibleBefore(stone.topic, others, dict(head.expired).get(topic_id))
         found: list[SegmentCount] = self._fan_out(partial(count_segment, self._archive, selection, is_seen), wanted)
         is_complete = not receipt.rewritten and all(each.error is None for each in found)
         return replace(
@@ -215,7 +219,8 @@ class BulkErasure:
         self, reader: ArchiveReader, head: Head, request: ErasureRequest, segment_bytes: int
     ) -> list[tuple[int, int]]:
         """Returns bases of segments that may have one of the keys, by the index; all that it cannot rule out."""
-        keys = key_numbers(request.topic, request.keys)
+        topics = (request.topic, *sorted(WAITING_TOPICS))  # what waits for the topic has its keys there
+        keys = np.unique(np.concatenate([key_numbers(topic, request.keys) for topic in topics]))
         stored = TimeRange.asked(request.from_ms or 0, END_OF_TIME_MS if request.to_ms is None else request.to_ms)
         entries = list(self._manifest.index_entries(reader, head, TimeAxis.STORE, stored))
         found = self._fan_out(partial(find_segments, self._archive, keys, segment_bytes), entries)

@@ -14,11 +14,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tierlog.service.archive.readers import Served
-from tierlog.service.cluster.fan_out import StoreFanOut
+from tierlog.service.cluster.fan_out import FanOut
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.store import Store
+from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
 from tierlog.service.observing.counts import DoorCounts, DoorNumbers, HttpCounts, ObservedDoor, StoreCounts
 from tierlog.service.observing.metric_families import FAMILIES
 from tierlog.service.server.connections import Connections
@@ -120,7 +121,7 @@ class DeliveryCollector(Collector):
 class QuerierCollector(Collector):
     """The metrics of a querier."""
 
-    def __init__(self, engine: Served, fan_out: StoreFanOut) -> None:
+    def __init__(self, engine: Served, fan_out: FanOut) -> None:
         self._engine, self._fan_out = engine, fan_out
 
     def collect(self) -> Iterator[Metric]:
@@ -214,6 +215,35 @@ class DoorCollector(Collector):
         yield _metric("tierlog_rocketmq_waiting_requests", now(lambda numbers: numbers.waiting))
 
 
+class FollowCollector(Collector):
+    """The metrics of brokers that this process follows; none where it follows none."""
+
+    def __init__(self, followed: Callable[[], Sequence[FollowedBroker]]) -> None:
+        self._followed = followed
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads all numbers."""
+        brokers = self._followed()
+        if not brokers:
+            return
+
+        def each(number: Callable[[FollowedBroker], float | None]) -> dict[Labels, float]:
+            found = {(broker.name,): number(broker) for broker in brokers}
+            return {labels: value for labels, value in found.items() if value is not None}
+
+        yield _metric("tierlog_follow_lag_bytes", each(lambda broker: broker.lag_bytes))
+        yield _metric("tierlog_follow_lag_seconds", each(lambda broker: broker.lag_ms / 1000))
+        yield _metric(
+            "tierlog_follow_margin_seconds",
+            each(lambda broker: None if broker.margin_ms is None else broker.margin_ms / 1000),
+        )
+        yield _metric("tierlog_follow_gap_bytes", each(lambda broker: broker.gap_bytes))
+        states: dict[Labels, float] = {
+            (broker.name, state.value): int(state is broker.state) for broker in brokers for state in FollowState
+        }
+        yield _metric("tierlog_follow_state", states)
+
+
 class ClusterCollector(Collector):
     """The metrics of what a process knows of its cluster; none where it is alone."""
 
@@ -262,6 +292,7 @@ class Metrics:
         cluster: ClusterView | None = None,
         deliveries: Deliveries | None = None,
         doors: Callable[[], Sequence[ObservedDoor]] = tuple,
+        followed: Callable[[], Sequence[FollowedBroker]] = tuple,
     ) -> None:
         self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
         http_collector = HttpCollector(http or HttpCounts(), connections or Connections(0), answer_bytes)
@@ -275,6 +306,7 @@ class Metrics:
             registry.register(http_collector)
             registry.register(ClusterCollector(cluster))
             registry.register(DoorCollector(doors))
+            registry.register(FollowCollector(followed))
             ProcessCollector(registry=registry)
 
     def text(self, *, with_groups: bool = True) -> bytes:

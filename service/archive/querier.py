@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Self, TypeVar
-from urllib.parse import quote
 
 from tierlog.index.search.counts import CountedStore, CountQuery, IntervalCounts, sum_counts, unanswered_counts
 from tierlog.index.search.hot_search import HotPage
@@ -21,14 +20,15 @@ from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.store_search import ArchiveSearch
 from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchivedStore, ArchiveRoot
+from tierlog.service.archive.local_stores import LocalStores
 from tierlog.service.archive.readers import MessageReader
-from tierlog.service.cluster.fan_out import StoreAnswer, StoreFanOut, StoreService
+from tierlog.service.cluster.fan_out import FanOut, StoreAnswer, StoreFanOut, StoreService
 from tierlog.service.cluster.static_view import StaticView
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.cluster import ClusterSettings
 from tierlog.service.config.settings import Settings
-from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
+from tierlog.service.engine.catalogue import FileInfo, TopicInfo
 from tierlog.service.engine.opening import open_archive
 from tierlog.service.engine.read_path import answer, count, make_searcher, with_hint
 from tierlog.service.engine.stats import ReadinessProblem
@@ -47,7 +47,6 @@ from tierlog.tiering.base.errors import (
 )
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Histogram, Tracer
-from tierlog.tiering.base.types import count_present
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
@@ -56,34 +55,6 @@ from tierlog.tiering.objects.urls import canonical_url
 from tierlog.tiering.remote.endpoint import ServiceAddress
 
 # Topics that several stores have, merged into one.
-
-
-def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
-    """Returns the topics of a store's answer to ``GET /v1/topics``."""
-    try:
-        return [topic_of(topic, store_id) for topic in document["topics"]]
-    except (KeyError, TypeError) as error:
-        raise UnavailableError(f"store {store_id} answered with something else than topics") from error
-
-
-def topic_of(document: Json, store_id: str) -> TopicInfo:
-    """Returns one topic as a store tells of it."""
-    try:
-        queues = [_queue_of(one, store_id) for one in document["offsets"]]
-        return TopicInfo(
-            name=document["topic"], topic_id=document["topic_id"], queues=queues, archive=document["archive"],
-            cold_retention_ms=document["cold_retention_ms"], hold=document["hold"],
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnavailableError(f"store {store_id} answered with something else than a topic") from error
-
-
-def _queue_of(document: Json, store_id: str) -> QueueInfo:
-    first, end, gaps = document["min_offset"], document["max_offset"], document["gaps"]
-    gaps = None if gaps is None else [(missing, present) for missing, present in gaps]
-    # a node of an earlier version does not say how many there are
-    messages = document["messages"] if "messages" in document else count_present(first, end, gaps)
-    return QueueInfo(document["queue_id"], first, end, gaps, messages, store_id)
 
 
 def merged(one: TopicInfo | None, other: TopicInfo) -> TopicInfo:
@@ -242,23 +213,48 @@ class Querier:
         has_table: bool,
         meter: Meter | None = None,
         tracer: Tracer = NO_TRACER,
+        local: LocalStores | None = None,
     ) -> None:
         """Use :meth:`open`. ``has_table``: the first archive's prefix is that of a cluster."""
         self._archives = KnownArchives(archives, settings.cluster, clock)
         self._settings = settings
         self._clock = clock
         self.tracer = tracer
-        #: Asks the stores.
-        self.fan_out = StoreFanOut(settings.cluster, clock)
         self._table: TableView | None = None
         if has_table:
             self._table = TableView(
                 archives[0].objects, clock, SystemRandomness(), refresh_ms=settings.cluster.refresh_ms
             )
-        self._static = StaticView(services, self._learn, self._table) if services or not has_table else None
+        http = StoreFanOut(settings.cluster, clock) if local is None else None
+        self._static: StaticView | None = None
+        if http is not None and (services or not has_table):
+            self._static = StaticView(services, partial(_learn, http), self._table)
+        self._local = local
+        #: Asks the stores.
+        self.fan_out: FanOut = http if http is not None else _known(local)
         self._searcher = make_searcher(settings, clock)
         self._staleness_s = settings.cluster.staleness_ms / 1000
         self.counted = StoreCounts(meter or Meter(), Histogram())
+
+    @classmethod
+    def over(
+        cls,
+        local: LocalStores,
+        cold_url: str | None,
+        *,
+        settings: Settings,
+        clock: Clock | None = None,
+        objects: ObjectStore | None = None,
+        tracer: Tracer = NO_TRACER,
+    ) -> Querier:
+        """Opens a querier of the stores that this process has open, and of their archive, which others may be in."""
+        clock, meter = clock or SystemClock(), Meter()
+        archives = []
+        if cold_url is not None:
+            url = canonical_url(cold_url)
+            inner = objects or open_archive(url, settings, clock, make=False)
+            archives.append(ArchiveRoot(url, settings, clock, MeteredObjectStore(inner, meter, clock, tracer)))
+        return cls(archives, (), settings, clock, has_table=False, meter=meter, tracer=tracer, local=local)
 
     @classmethod
     def open(
@@ -450,7 +446,7 @@ class Querier:
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
         """Returns the topics of all stores that ``shows`` permits; a topic in several stores lists the queues of all of
         them."""
-        found, silent, unserved = self._everywhere("/v1/topics", topics_of)
+        found, silent, unserved = self._everywhere(self.fan_out.topics)
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
             listed += store.named_topics(shows)
@@ -464,8 +460,7 @@ class Querier:
 
         Raises :class:`TopicNotFoundError` only if every store was asked, else :class:`UnavailableError`.
         """
-        path = f"/v1/topics/{quote(name, safe='')}"
-        found, silent, unserved = self._everywhere(path, lambda answered, store: [topic_of(answered, store)])
+        found, silent, unserved = self._everywhere(lambda services: self.fan_out.topic(services, name))
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
             listed += store.named_topics(name.__eq__)
@@ -476,10 +471,8 @@ class Querier:
 
     def stores_with_topic(self, topic: str) -> Sequence[str]:
         """Ids of the stores with a service that have a topic, or had one when they answered last."""
-        path = f"/v1/topics/{quote(topic, safe='')}"
-        outcomes = self.fan_out.documents(self._services(), path)
         found = []
-        for outcome in outcomes:
+        for outcome in self.fan_out.topic(self._services(), topic):
             store_id = outcome.service.store_id
             if store_id is None or isinstance(outcome.error, NotFoundError):
                 continue
@@ -499,8 +492,9 @@ class Querier:
         Raises :class:`InvalidRequestError` if several have one with this id, :class:`MessageNotFoundError` only if
         every store was asked, else :class:`UnavailableError`.
         """
-        path = f"/v1/messages/{quote(message_id, safe='')}"
-        found, silent, unserved = self._everywhere(path, lambda answered, store: [answered], store_id)
+        found, silent, unserved = self._everywhere(
+            lambda services: self.fan_out.messages(services, message_id, show), store_id
+        )
         messages = [message for answers in found for message in answers]
         for store in (*silent.values(), *unserved):
             if store_id not in (None, store.store_id):
@@ -594,12 +588,14 @@ class Querier:
         """Stops watching the cluster and closes its connections."""
         if self._table is not None:
             self._table.stop()
-        self.fan_out.client.close()
+        self.fan_out.close()
         self._archives.close()
 
     # who is asked
 
     def _services(self) -> list[StoreService]:
+        if self._local is not None:
+            return self._local.services()
         if self._static is not None:
             return self._static.services()
         assert self._table is not None
@@ -609,15 +605,8 @@ class Querier:
             )
         return [StoreService(place.url, place.store_id) for place in self._table.stores()]
 
-    def _learn(self, urls: Sequence[str]) -> dict[str, str]:
-        outcomes = self.fan_out.each(
-            [StoreService(url, None) for url in urls],
-            lambda service: str(self.fan_out.client.get(service.url, "/v1/stats")["store_id"]),
-        )
-        return {outcome.service.url: outcome.value for outcome in outcomes if outcome.value is not None}
-
     def _everywhere(
-        self, path: str, read: Callable[[Json, str], list[T]], only: str | None = None
+        self, ask: Callable[[Sequence[StoreService]], list[StoreAnswer[list[T]]]], only: str | None = None
     ) -> tuple[list[list[T]], dict[str, ArchivedStore], list[ArchivedStore]]:
         """Returns what the services answered, archives of those that did not answer, and archives of stores without a
         service."""
@@ -625,7 +614,7 @@ class Querier:
         if only is not None:  # until its service is known, it may be behind any URL whose store is not known
             known = [service for service in services if service.store_id == only]
             services = known or [service for service in services if service.store_id is None]
-        outcomes = self.fan_out.documents(services, path)
+        outcomes = ask(services)
         found: list[list[T]] = []
         silent: dict[str, ArchivedStore] = {}
         asked: set[str] = set()
@@ -634,7 +623,7 @@ class Querier:
             if store_id is not None:
                 asked.add(store_id)
             if outcome.value is not None and store_id is not None:
-                found.append(read(outcome.value, store_id))
+                found.append(outcome.value)
             elif not isinstance(outcome.error, NotFoundError):
                 archived = self._archives.find(store_id) if store_id is not None else None
                 if archived is None:
@@ -651,3 +640,17 @@ class Querier:
         for error in self._archives.unknown.values():
             if error is not None:
                 raise error
+
+
+def _learn(asking: StoreFanOut, urls: Sequence[str]) -> dict[str, str]:
+    """Asks services which stores they are."""
+    outcomes = asking.each(
+        [StoreService(url, None) for url in urls],
+        lambda service: str(asking.client.get(service.url, "/v1/stats")["store_id"]),
+    )
+    return {outcome.service.url: outcome.value for outcome in outcomes if outcome.value is not None}
+
+
+def _known(local: LocalStores | None) -> LocalStores:
+    assert local is not None
+    return local

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from tierlog.index.search.counts import CountQuery, IntervalCounts
@@ -17,6 +17,7 @@ from tierlog.index.search.remote_search import check_page
 from tierlog.index.search.results import range_behind_cursor
 from tierlog.service.cluster.node_client import NodeClient
 from tierlog.service.config.cluster import ClusterSettings
+from tierlog.service.engine.catalogue import QueueInfo, TopicInfo
 from tierlog.service.wire.documents import ARROW_STREAM, Json, count_arguments, filter_arguments
 from tierlog.service.wire.hot_page import read_hot_stream
 from tierlog.service.wire.interval_counts import counts_of
@@ -29,7 +30,9 @@ from tierlog.tiering.base.errors import (
     UnavailableError,
 )
 from tierlog.tiering.base.telemetry import Histogram
+from tierlog.tiering.base.types import count_present
 from tierlog.tiering.base.worker_pool import WorkerPool
+from tierlog.tiering.message.stored_message import StoredMessage
 
 T = TypeVar("T")
 
@@ -56,14 +59,80 @@ class StoreAnswer(Generic[T]):
     error: StoreError | None = None
 
 
+def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
+    """Returns the topics of a store's answer to ``GET /v1/topics``."""
+    try:
+        return [topic_of(topic, store_id) for topic in document["topics"]]
+    except (KeyError, TypeError) as error:
+        raise UnavailableError(f"store {store_id} answered with something else than topics") from error
+
+
+def topic_of(document: Json, store_id: str) -> TopicInfo:
+    """Returns one topic as a store tells of it."""
+    try:
+        queues = [_queue_of(one, store_id) for one in document["offsets"]]
+        return TopicInfo(
+            name=document["topic"], topic_id=document["topic_id"], queues=queues, archive=document["archive"],
+            cold_retention_ms=document["cold_retention_ms"], hold=document["hold"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnavailableError(f"store {store_id} answered with something else than a topic") from error
+
+
+def _queue_of(document: Json, store_id: str) -> QueueInfo:
+    first, end, gaps = document["min_offset"], document["max_offset"], document["gaps"]
+    gaps = None if gaps is None else [(missing, present) for missing, present in gaps]
+    # a node of an earlier version does not say how many there are
+    messages = document["messages"] if "messages" in document else count_present(first, end, gaps)
+    return QueueInfo(document["queue_id"], first, end, gaps, messages, store_id)
+
+
 @dataclass(slots=True)
 class _Silence:
     until_s: float
     error: StoreError
 
 
+class FanOut(Protocol):
+    """Asks several stores, side by side: over HTTP, or those that are open in this process. Thread safe."""
+
+    seconds: Histogram
+    """Seconds that stores took to answer or to fail."""
+
+    @property
+    def silent(self) -> int:
+        """The number of stores that gave no answer when they were asked last."""
+        ...
+
+    def hot_pages(self, services: Sequence[StoreService], query: Query, page_bytes: int) -> list[StoreAnswer[HotPage]]:
+        """Asks each for what it has hot."""
+        ...
+
+    def counts(self, services: Sequence[StoreService], query: CountQuery) -> list[StoreAnswer[IntervalCounts]]:
+        """Asks each how many messages it has per interval."""
+        ...
+
+    def topics(self, services: Sequence[StoreService]) -> list[StoreAnswer[list[TopicInfo]]]:
+        """Asks each for its topics."""
+        ...
+
+    def topic(self, services: Sequence[StoreService], name: str) -> list[StoreAnswer[list[TopicInfo]]]:
+        """Asks each for one topic, which is :class:`NotFoundError` where there is none."""
+        ...
+
+    def messages(
+        self, services: Sequence[StoreService], message_id: str, show: Callable[[StoredMessage], Json]
+    ) -> list[StoreAnswer[list[Json]]]:
+        """Asks each for a message by its id, as ``show`` makes it or as the store itself shows it."""
+        ...
+
+    def close(self) -> None:
+        """Closes idle connections."""
+        ...
+
+
 class StoreFanOut:
-    """Asks several stores. Thread safe. Waits for no store longer than ``cluster.ask_timeout_ms``."""
+    """A :class:`FanOut` over HTTP. Waits for no store longer than ``cluster.ask_timeout_ms``."""
 
     def __init__(self, settings: ClusterSettings, clock: Clock) -> None:
         self._timeout_s = settings.ask_timeout_ms / 1000
@@ -118,9 +187,35 @@ class StoreFanOut:
             most_s,
         )
 
-    def documents(self, services: Sequence[StoreService], path: str) -> list[StoreAnswer[Json]]:
+    def topics(self, services: Sequence[StoreService]) -> list[StoreAnswer[list[TopicInfo]]]:
+        """Asks each for its topics."""
+        return self._read(services, "/v1/topics", topics_of)
+
+    def topic(self, services: Sequence[StoreService], name: str) -> list[StoreAnswer[list[TopicInfo]]]:
+        """Asks each for one topic."""
+        path = f"/v1/topics/{quote(name, safe='')}"
+        return self._read(services, path, lambda document, store_id: [topic_of(document, store_id)])
+
+    def messages(
+        self, services: Sequence[StoreService], message_id: str, show: Callable[[StoredMessage], Json]
+    ) -> list[StoreAnswer[list[Json]]]:
+        """Asks each for a message, which is shown as the store does it."""
+        return self._read(services, f"/v1/messages/{quote(message_id, safe='')}", lambda document, store_id: [document])
+
+    def _read(
+        self, services: Sequence[StoreService], path: str, read: Callable[[Json, str], list[T]]
+    ) -> list[StoreAnswer[list[T]]]:
         """Asks each by a GET; that another store than the one meant does not have it is no answer."""
-        return self.each(services, lambda one: self.client.get(one.url, path, store_id=one.store_id))
+
+        def ask(one: StoreService) -> list[T]:
+            document = self.client.get(one.url, path, store_id=one.store_id)
+            return [] if one.store_id is None else read(document, one.store_id)
+
+        return self.each(services, ask)
+
+    def close(self) -> None:
+        """Closes idle connections."""
+        self.client.close()
 
     def each(
         self, services: Sequence[StoreService], ask: Callable[[StoreService], T], most_s: float | None = None

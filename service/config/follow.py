@@ -117,7 +117,34 @@ class FollowSettings(SettingGroup):
         description="ms for which the broker has to be gone, and nothing to have come, before the store is promoted.",
     )
 
-    @field_validator("ha")
+    listen: str | None = Field(
+        default=None,
+        description=(
+            "`host:port` where the process answers RocketMQ's tools and clients for what the brokers no longer have; "
+            "unset = it does not, and no nameserver knows it."
+        ),
+    )
+    advertise: str | None = Field(
+        default=None,
+        description=(
+            "`host` that the nameservers are told, with the port of `follow.listen`; unset = where it listens, or this "
+            "machine's first address if that is every address."
+        ),
+    )
+    answer_ms: int = Field(
+        default=6_000,
+        ge=100,
+        le=60_000,
+        description="ms after which a look-up is answered with what is certain by then; clients wait for 9 to 12 s.",
+    )
+    replay: bool = Field(
+        default=True,
+        description=(
+            "Whether a topic `archive%TOPIC` is registered for each topic, from which consumers read all that is kept."
+        ),
+    )
+
+    @field_validator("ha", "listen")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
         if value is not None:

@@ -19,9 +19,8 @@ from tierlog.tiering.format.record import Record, SysFlag, decode_record
 from tierlog.tiering.message.batch import MessageBatch
 from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.message.waiting import REAL_QUEUE, REAL_TOPIC
 
-#: The topic and the queue that a message is really for (RocketMQ's names).
-REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 _ANY_SIZE = 1 << 31
 _PULLED = 256
 #: The born host of what the store writes itself: none.

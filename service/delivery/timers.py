@@ -25,8 +25,6 @@ from typing import NamedTuple
 
 from tierlog.service.delivery.copies import (
     NO_HOST,
-    REAL_QUEUE,
-    REAL_TOPIC,
     CopiedMessages,
     Reading,
     add_copy,
@@ -55,11 +53,10 @@ from tierlog.tiering.base.types import Boundary, PullStatus
 from tierlog.tiering.format.properties import TAGS, UNIQ_KEY, decode_properties, encode_properties
 from tierlog.tiering.format.record import CHECKSUM_BYTES, MAX_PROPERTIES_BYTES, Record
 from tierlog.tiering.message.batch import ANY_QUEUE, Message, check_property_bytes, no_such_queue
+from tierlog.tiering.message.waiting import REAL_QUEUE, REAL_TOPIC, RECALLED, TIMER_TOPIC
 
 _LOG = logging.getLogger("tierlog")
 
-#: Where delayed messages wait; its only queue is 0. RocketMQ's name, so that a broker goes on with them.
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 #: Where the notes of what has fired are.
 NOTE_TOPIC = "rmq_sys_tierlog_timers"
 
@@ -72,8 +69,6 @@ DELIVER_MS, DELAY_MS, DELAY_S = "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DEL
 OUT_MS = "TIMER_OUT_MS"
 #: The level that a delayed message came with: with ``DELAY`` itself, a broker that fires it would delay it again.
 _LEVEL_KEPT = "TIMER_DELAY_LEVEL"
-#: The unique key of a delayed message that is called back.
-RECALLED = "TIMER_DEL_UNIQKEY"
 _ENQUEUE_MS, _DEQUEUE_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
 _ROLL_TIMES = "TIMER_ROLL_TIMES"
 _RECALL_TAG = "_RECALL_TAG_"

@@ -34,6 +34,7 @@ from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, Tier
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
+from tierlog.tiering.format.generation import is_numbered, record_topic
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import DeletedTopics, delete_topic
@@ -42,7 +43,7 @@ from tierlog.tiering.lifecycle.erasure import ErasureRunner
 from tierlog.tiering.lifecycle.erasure_receipts import MatchedRecords, Receipt
 from tierlog.tiering.lifecycle.store_view import Committer, refuse_held
 from tierlog.tiering.lifecycle.tombstones import Erasures, KnownErasures, make_tombstone, refuse_too_many
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 #: Pages of 10,000 messages that are counted at most, so that erasing a large topic is answered in time.
 _MOST_PAGES = 100
@@ -241,7 +242,7 @@ class TopicDeleter:
         _refuse_own(name)
         owed = dict(self._deleted.unarchived()) if self._eraser is not None else {}
         if name in owed and self._hot.topics.find(name) is None:  # repeated: the archive lacks the deletion
-            topic, deletion, matched = self._hot.topics.of_log(name), owed[name], None
+            topic, deletion, matched = self._hot.topics.generations(name)[-1], owed[name], None
         else:
             matched = None if self._eraser is None else self._eraser.count(Query(name)).matched
             with self._holding:
@@ -272,7 +273,7 @@ class TopicDeleter:
 
 def _answer(topic: Topic, deletion: TopicDeletion, *, has_receipt: bool = False) -> dict[str, Any]:
     return {
-        "topic": topic.name,
+        "topic": topic.record_topic,
         "deleted": True,
         "below_offset": deletion.below,
         "queues": [
@@ -284,6 +285,10 @@ def _answer(topic: Topic, deletion: TopicDeletion, *, has_receipt: bool = False)
 
 def _refuse_own(name: str) -> None:
     """Refuses to delete what the service works by: with it went delayed messages, or what is known of those."""
+    if is_numbered(name):
+        raise InvalidRequestError(
+            "generations of a topic are deleted together", hint=f"name the topic alone: {record_topic(name)}"
+        )
     if name.startswith(_OWN_PREFIX) or name in _OWN_TOPICS:
         raise ForbiddenError(
             f"topic {name!r} is a system topic, which holds delayed messages or transactions",

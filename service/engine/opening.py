@@ -325,13 +325,14 @@ def _load_hot_tier(
         archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
     foreign = directory.broker is not None
     options = settings.hot_options(identity.segment_bytes, identity.queue_file_units, foreign=foreign)
-    options = replace(options, followed=identity.followed, begin=components.follow_from or 0)
+    options = replace(
+        options, followed=identity.followed, followed_below=identity.followed_below, begin=components.follow_from or 0
+    )
     store = HotStore(
         fs, paths, clock, options, store_host(settings), tracer=components.tracer,
         published_below=0 if directory.read_only else archived_to,  # a reader may look at a volume that fell behind
     )  # fmt: skip
     store.times_fall_below = identity.times_fall_below
-    store.followed_below = max(store.followed_below, identity.followed_below)
     changes = LocalChanges(stopping, lambda: store.guard.read_only_reason)
     index = LocalIndex.open(
         fs, paths, slots=settings.index.slots, items=settings.index.items, layout=components.layout,

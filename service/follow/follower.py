@@ -41,11 +41,8 @@ from tierlog.tiering.rocketmq.remoting import BrokerFacts
 _LOG = logging.getLogger("tierlog")
 #: Topics of a broker's own, whose messages come again as ordinary ones, or are no messages.
 SYSTEM_TOPICS = (
-    "RMQ_SYS_TRANS_HALF_TOPIC",
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "SCHEDULE_TOPIC_XXXX",
-    "rmq_sys_wheel_timer",
-)
+    "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer",
+)  # fmt: skip
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 1.0
 _LOOK_AGAIN_S = 10.0
@@ -96,6 +93,8 @@ class Follower:
         self._failures = 0
         self._look_s = self._copy_s = self._came_s = self._clock.monotonic_s()
         self._gone_s: float | None = None
+        #: When the broker was looked at last, and lag and margin then.
+        self._looked: tuple[int, int, int | None] | None = None
         #: When the broker's log was first seen to end at or above an offset, and that offset: what lags since when.
         self._seen: deque[tuple[int, int]] = deque()
         #: Topics of the broker that cannot be copied, which is said once.
@@ -167,6 +166,7 @@ class Follower:
                 self._note(FollowState.CONNECTING, StoreError(f"{type(error).__name__}: {error}"))
             if self._stopping.is_set():
                 return
+            self._age()
             try:
                 self._consider_promotion()
                 if self._promoted is not None:
@@ -256,7 +256,7 @@ class Follower:
             self._look(connection)
             self._copy(connection)
             rest = self._meet(source)
-            self._failures, self._gone_s = 0, None
+            self._gone_s = None
             self._look(connection)
             self._judge()
             self._read(connection, *rest)
@@ -314,6 +314,8 @@ class Follower:
             )
             if unflushed.bytes and is_due:
                 self._flush(source)
+            if is_due:  # whatever came was taken
+                self._failures = 0
             if now_s >= self._look_s:
                 self._look(connection)
                 self._judge()
@@ -361,6 +363,16 @@ class Follower:
             )  # fmt: skip
         broker.gap_bytes = store.gap_bytes
         self._measure_lag()
+
+        self._looked = self._clock.now_ms(), broker.lag_ms, broker.margin_ms
+
+    def _age(self) -> None:
+        """While the broker is not reached, all may be missing that it could have taken since it was looked at."""
+        if self._looked is not None:
+            looked_ms, lag_ms, margin = self._looked
+            passed_ms = max(0, self._clock.now_ms() - looked_ms)
+            self.broker.lag_ms = lag_ms + passed_ms
+            self.broker.margin_ms = None if margin is None else max(0, margin - passed_ms)
 
     def _judge(self) -> None:
         is_behind = self.broker.lag_ms > self._settings.behind_ms
@@ -473,30 +485,32 @@ def margin_ms(facts: BrokerFacts | None, now: BrokerNow, segment: int, last_stor
 
 
 def _compare(source: LogSource, store: FollowedStore, bounds: LogBounds) -> tuple[int, int, bytes]:
-    """Returns up to where both logs agree, as far as the last segment of ours tells, and what was read beyond.
+    """Returns up to where both logs agree, and what was read beyond it, which begins at the second number.
 
-    The source goes on behind that if all of ours agrees. Where nothing of the last segment agrees, its base is given:
-    what lies before it is compared once it is dropped.
+    The source goes on behind that if all of ours agrees. Segments of ours in which nothing does are passed over from
+    the last one to the first, down to those that are archived: nothing is dropped until it is known what has to be.
     """
-    most = _FIRST_TAIL
+    below, most = store.end, _FIRST_TAIL
     while True:
-        at, ours = store.tail(most)
+        at, ours = store.tail(most, below)
         base = at - at % source.segment_bytes
         if not ours or at < bounds.min_offset:
-            source.begin(store.end)
-            return store.end, store.end, b""
-        reach = min(at + len(ours), bounds.max_offset)
+            source.begin(below)
+            return below, below, b""
         if at <= bounds.max_offset:
             source.begin(at)
-            theirs, rest = _fetch(source, at, reach - at)
+            theirs, rest = _fetch(source, at, min(len(ours), bounds.max_offset - at))
             agreed = at + _agreed(ours, theirs)
             if agreed == at + len(ours):
-                return _skipped(source, store.end, agreed, rest)
+                return _skipped(source, below, agreed, rest) if below == store.end else (below, below, b"")
             if agreed > at:
                 return agreed, agreed, b""
-        if at == base:
-            return at, at, b""
-        most = min(most * _MORE_TAIL, source.segment_bytes)
+        if at > base:
+            most = min(most * _MORE_TAIL, source.segment_bytes)
+        elif base <= store.archived_to:
+            return base, base, b""
+        else:
+            below, most = base, _FIRST_TAIL
 
 
 def _fetch(source: LogSource, position: int, count: int) -> tuple[bytes, bytes]:

@@ -369,6 +369,30 @@ _DOORS = (
     ),
 )  # fmt: skip
 
+_FOLLOW = (
+    _labelled(
+        "tierlog_follow_lag_bytes", "Bytes that a followed broker has, and that are not durable here.",
+        "It should be near 0 while the broker is not at full speed; look at `tierlog_follow_state`.", "broker",
+    ),
+    _labelled(
+        "tierlog_follow_lag_seconds", "Upper bound of the age of the oldest message that is not durable here.",
+        "Above `follow.behind_ms` the follower is behind: its disk, the network or a processor is too slow.", "broker",
+    ),
+    _labelled(
+        "tierlog_follow_margin_seconds",
+        "Time until a followed broker may remove what is not durable here; missing where it is not known.",
+        "Near 0, messages are about to be lost: see docs/operations.md, a follower that falls behind.", "broker",
+    ),
+    _counter(
+        "tierlog_follow_gap_bytes", "Bytes of a broker's log that it removed before they were here.",
+        "They are lost; answers about their time say so.", "broker",
+    ),
+    _labelled(
+        "tierlog_follow_state", "1 for the state of the follower, 0 for all others.",
+        "`diverged` and `refused` need an operator; `connecting` goes on by itself.", "broker", "state",
+    ),
+)  # fmt: skip
+
 SECTIONS: dict[str, tuple[Family, ...]] = {
     "Appends": _APPENDS,
     "Store": _STORE,
@@ -376,6 +400,7 @@ SECTIONS: dict[str, tuple[Family, ...]] = {
     "Queries and consumers": _QUERIES,
     "Cluster": _CLUSTER,
     "RocketMQ's clients": _DOORS,
+    "Followed brokers": _FOLLOW,
     "HTTP and process": _HTTP,
 }
 #: Metrics of the process by the client library, with Prometheus' usual names.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tierlog.service.delivery.transactions import HALF_TOPIC, PRODUCER_GROUP, Transactions
+from tierlog.service.delivery.transactions import PRODUCER_GROUP, Transactions
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.backoff import Backoff, RepeatedTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import ClosedError
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.message.waiting import HALF_TOPIC
 
 #: How often it is looked who is to be asked.
 LOOK_S = 1.0

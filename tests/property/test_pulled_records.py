@@ -20,7 +20,7 @@ from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.hashing import tag_hash
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.message.batch import Message
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 from tierlog.tiering.read import pull_records
 from tierlog.tiering.read.pull_result import PullResult
 

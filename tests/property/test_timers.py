@@ -18,8 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.support.fs.crash_fs import PowerCut
 from tests.support.stores.delay_world import DelayWorld
 from tests.support.stores.engines import small_settings
-from tierlog.service.delivery.timers import RECALLED, TIMER_TOPIC, Scheduled
+from tierlog.service.delivery.timers import Scheduled
 from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
+from tierlog.tiering.message.waiting import RECALLED, TIMER_TOPIC
 
 TOPICS = ("orders", "payments")
 DELAYS = st.one_of(st.integers(1, 50), st.integers(1, 3_000), st.integers(1, 3_000_000))

@@ -58,9 +58,9 @@ def test_what_another_store_does_not_have_is_not_taken_for_what_the_store_lacks(
         for store_id, expected in (("b", StoreMismatchError), ("a", TopicNotFoundError)):
             service = StoreService(url, store_id)
             (page,) = fan_out.hot_pages([service], Query("orders"), 1 << 20)
-            (topic,) = fan_out.documents([service], "/v1/topics/orders")
+            (topic,) = fan_out.topic([service], "orders")
             assert [type(page.error), type(topic.error)] == [expected, expected]
-        (message,) = fan_out.documents([StoreService(url, "b")], f"/v1/messages/{'0' * 32}")
+        (message,) = fan_out.messages([StoreService(url, "b")], "0" * 32, lambda found: {})
         assert not isinstance(message.error, NotFoundError)
     fan_out.client.close()
 

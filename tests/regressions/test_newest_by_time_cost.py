@@ -12,9 +12,10 @@ from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import Order, TimeAxis
 from tierlog.tiering.format.record import Record
-from tierlog.tiering.hot.consume_queue import QueueView, UnitArray
+from tierlog.tiering.hot.consume_queue import QueueView
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.message.batch import Message
 
 _EACH = 2_000

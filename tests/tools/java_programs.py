@@ -87,13 +87,22 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def java_program(
-    class_path: str, main: str, work: Path, *, heap: str = "1g", arguments: Sequence[str] = ()
-) -> Iterator[LineProgram]:
-    """Run a main class until its input ends; the libraries' logs and temporary files lie in ``work``."""
+    class_path: str,
+    main: str,
+    work: Path,
+    *,
+    heap: str = "1g",
+    arguments: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> Iterator[LineProgram]:  # fmt: skip
+    """Run a main class until its input ends; the libraries' logs and temporary files lie in ``work``.
+
+    ``options`` are more of Java's own.
+    """
     opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
     exports = "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"
     command = ["java", f"-Xmx{heap}", f"-Duser.home={work}", f"-Djava.io.tmpdir={work}", *opens, exports]
-    with line_program([*command, "-cp", class_path, main, *arguments], work) as program:
+    with line_program([*command, *options, "-cp", class_path, main, *arguments], work) as program:
         yield program
 
 

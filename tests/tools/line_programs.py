@@ -40,6 +40,13 @@ class LineProgram:
         assert answer, f"the process died or did not answer in {limit_s:.0f} s:\n{self.end_of_log()}"
         return answer
 
+    def stop(self, line: str, *, limit_s: float) -> None:
+        """Tell a program to end by itself, and wait until it has."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        self._process.wait(limit_s)
+
     def kill(self) -> None:
         """As SIGKILL does."""
         self._process.kill()

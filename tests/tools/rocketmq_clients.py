@@ -84,8 +84,8 @@ def _run(*command: str | Path, folder: Path | None = None, **settings: str) -> N
         raise RuntimeError(f"{' '.join(words)} failed:\n{done.stdout[-4000:]}")
 
 
-def _java(pom: str, *sources: str) -> Callable[[Path], None]:
-    """Jars as the pom names them, and the classes that are compiled against them."""
+def _java(pom: str, *sources: str, version: str = "") -> Callable[[Path], None]:
+    """Jars as the pom names them, and the classes that are compiled against them; ``version`` is RocketMQ's."""
 
     def build(target: Path) -> None:
         target.mkdir()
@@ -93,6 +93,7 @@ def _java(pom: str, *sources: str) -> Callable[[Path], None]:
         _run(
             "mvn", "--batch-mode", "--quiet", "--file", _SOURCES / "java" / pom, goal,
             f"-DoutputDirectory={target / 'lib'}", "-DincludeScope=runtime",
+            *([f"-Drocketmq.version={version}"] if version else []),
         )  # fmt: skip
         files = sorted(path for source in sources for path in (_SOURCES / "java" / source).rglob("*.java"))
         lint = ("-Xlint:all", "-Werror", "--release", "17")
@@ -127,20 +128,26 @@ def _rust(target: Path) -> None:
         shutil.copy(Path(work) / "debug" / "client", target)
 
 
-def _java_program(name: str, pom: str, *sources: str) -> ClientProgram:
+def _java_program(name: str, pom: str, *sources: str, version: str = "") -> ClientProgram:
     folders = tuple(f"java/{source}" for source in sources)
-    return ClientProgram(f"java-{name}", (f"java/{pom}", *folders), _JDK, _java(pom, *sources))
+    return ClientProgram(f"java-{name}", (f"java/{pom}", *folders), _JDK, _java(pom, *sources, version=version))
 
 
 JAVA_5 = _java_program("5", "pom_5.xml", "lines", "remoting", "remoting5", "real_server")
 JAVA_4_9 = _java_program("4.9", "pom_4_9.xml", "lines", "remoting")
 JAVA_SPRING = _java_program("spring", "pom_spring.xml", "lines", "spring")
 JAVA_GRPC = _java_program("grpc", "pom_grpc.xml", "lines", "grpc")
+#: The nameserver and broker of each version that a follower is tried beside.
+SERVERS = {
+    version: _java_program(f"server-{version}", "pom_server.xml", "server", version=version)
+    for version in ("5.1.4", "5.3.3", "5.4.0", "5.5.0")
+}
 GO = ClientProgram("go", ("go",), (("go", "Go, 1.24 or newer"),), _go)
 PYTHON = ClientProgram("python", ("python",), (), _python)
 NODE = ClientProgram("node", ("node",), (("node", "Node.js, 18 or newer"), ("npm", "npm")), _node)
 RUST = ClientProgram("rust", ("rust",), (("cargo", "Rust, 1.88 or newer"), ("cc", "a C compiler")), _rust)
-PROGRAMS = {program.name: program for program in (JAVA_5, JAVA_4_9, JAVA_SPRING, JAVA_GRPC, GO, PYTHON, NODE, RUST)}
+_ALL = (JAVA_5, JAVA_4_9, JAVA_SPRING, JAVA_GRPC, *SERVERS.values(), GO, PYTHON, NODE, RUST)
+PROGRAMS = {program.name: program for program in _ALL}
 
 
 def command_of(program: ClientProgram) -> list[str]:

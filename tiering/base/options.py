@@ -46,6 +46,8 @@ class HotOptions:
     followed: bool = False
     """A follower of a RocketMQ broker writes the log: topic names are taken that ours never has, and nothing rolls it
     but the broker's own records."""
+    followed_below: int = 0
+    """Physical offset below which a follower wrote the log, before the store took messages itself."""
     begin: int = 0
     """Physical offset at which a new log begins; a segment's base."""
 

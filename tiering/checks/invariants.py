@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Entry, Head
 from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.hot.consume_queue import QueueView
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.kernels.queue_places import UnitArray, have_places
 from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan_all
 from tierlog.tiering.message.tags import tag_codes
 
@@ -83,16 +86,21 @@ def _check_units(
         topic = hot.topics.of_log(names[number])
         mine = rows[(rows["topic_number"] == number) & (rows["queue_id"] == queue_id)]
         name, key = f"{topic.name}/{queue_id}", (topic.topic_id, queue_id)
+        view = hot.queue_views(topic).get(queue_id)
+        is_brokers = segment.base_offset < hot.queues.followed_below
+        if is_brokers and view is not None:
+            mine = mine[have_places(mine["queue_offset"], view.first_at_or_above(segment.base_offset))]
+            if not len(mine):
+                continue
         first = int(mine["queue_offset"][0])
-        if (np.diff(mine["queue_offset"]) != 1).any() or seen.get(key, first) != first:
+        if not is_brokers and ((np.diff(mine["queue_offset"]) != 1).any() or seen.get(key, first) != first):
             yield f"I2 queue {name}: offsets are not consecutive near {seen.get(key, first)}"
         seen[key] = int(mine["queue_offset"][-1]) + 1
-        view = hot.queue_views(topic).get(queue_id)
-        units = view.units(first, first + len(mine)) if view else None
+        units = _units_at(view, mine["queue_offset"]) if view else None
         if units is None or len(units) != len(mine):
             yield f"I3 queue {name}: units are missing from {first} on"
             continue
-        tags = tag_codes(topic.name, segment.data, mine)
+        tags = tag_codes(topic.record_topic, segment.data, mine)
         for field, expected in (
             ("physical_offset", mine["physical_offset"]),
             ("size", mine["size"]),
@@ -101,6 +109,12 @@ def _check_units(
             wrong = np.flatnonzero(units[field] != expected)
             if len(wrong):
                 yield f"I3 queue {name}: {field} of unit {first + int(wrong[0])} differs from the log"
+
+
+def _units_at(view: QueueView, offsets: NDArray[np.int64]) -> UnitArray:
+    """Returns the units of rising queue offsets, as far as there are any."""
+    runs = np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1)
+    return np.concatenate([view.units(int(run[0]), int(run[-1]) + 1) for run in runs])
 
 
 def check_archive(manifest: ManifestStore, hot: HotStore | None) -> list[str]:

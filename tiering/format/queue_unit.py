@@ -10,6 +10,8 @@ offset size type   field           meaning
 
 Total 20. Checksum: none; derived data, rebuilt from the commit log. All zero = never written.
 Pre-fill (0, 0x7FFFFFFF, 0) stands before the first real unit of a queue that does not start at a file's beginning.
+A unit of a gap (physical_offset of the queue's next record, 0x7FFFFFFF, 0) stands for an offset that a broker's log
+jumps over; of a wide gap, whole files may not be there, but the one behind them begins with such a unit.
 Torn write: units above the checkpoint are written again from the log when the store opens.
 Written by: ``tiering.hot.consume_queue``. Read by: ``tiering.hot.snapshot_queue``, which compares each with its record.
 """
@@ -47,6 +49,16 @@ class QueueUnit:
 
 PREFILL_UNIT = QueueUnit(0, 0x7FFFFFFF, 0)
 PREFILL = PREFILL_UNIT.encode()
+
+
+#: The size of what is no record.
+GAP_BYTES = PREFILL_UNIT.size
+
+
+def is_gap(units: NDArray[np.void] | np.void) -> NDArray[np.bool_]:
+    """Returns which units are of offsets that no message has: of a gap, or a pre-fill."""
+    found: NDArray[np.bool_] = units["size"] == GAP_BYTES
+    return found
 
 
 def is_prefill(units: NDArray[np.void] | np.void) -> NDArray[np.bool_]:

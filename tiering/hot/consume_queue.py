@@ -17,20 +17,21 @@ from numpy.typing import NDArray
 from tierlog.tiering.base.errors import CorruptionError, StoreMismatchError
 from tierlog.tiering.base.fs import ByteArray, FileSystem, flush_file
 from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_offset
-from tierlog.tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, is_prefill
+from tierlog.tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, is_gap, is_prefill
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.dispatch import LogRange
 from tierlog.tiering.hot.topics import Topic, TopicRegistry
+from tierlog.tiering.kernels.queue_places import NO_OFFSET, UnitArray, end_of_gap, have_places, with_gaps
 from tierlog.tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
-from tierlog.tiering.kernels.scan import ScanRows
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
+from tierlog.tiering.kernels.scan import ScanRows, in_queues
+from tierlog.tiering.message.tags import tag_codes
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
-#: An offset whose byte in the queue has no 64-bit position: no broker wrote it.
-_NO_OFFSET = 1 << 58
+#: Of a gap, so many units are written with those of the messages around it; of a wider one, whole files are left out.
+_NARROW = 1 << 16
 QueueKey = tuple[int, int]
 #: More queues than any log has: a record that names a later one is damaged.
 MOST_QUEUES = 1 << 16
-UnitArray = NDArray[np.void]
 #: So many files in succession have to say that they are still needed: one may be damaged.
 _FILES_AHEAD = 2
 
@@ -53,14 +54,37 @@ class QueueView:
         while start < end:
             base = start - start % self.file_units
             stop = min(end, base + self.file_units)
-            pieces.append(self.files[base][start - base : stop - base])
+            file = self.files.get(base)
+            pieces.append(self._gap(base, stop - start) if file is None else file[start - base : stop - base])
             start = stop
         if len(pieces) == 1:  # the usual case; copied as bytes, as numpy would copy field by field
             return pieces[0].view(f"V{UNIT_BYTES}").copy().view(UNIT_DTYPE)
         return np.concatenate(pieces, dtype=UNIT_DTYPE) if pieces else np.empty(0, UNIT_DTYPE)
 
+    def _gap(self, base: int, count: int) -> UnitArray:
+        """Units of a file that is not there, as it lies in a gap: the one behind it begins with such a unit."""
+        following = self.files[min(other for other in self.files if other > base)]
+        return np.repeat(following[:1].view(f"V{UNIT_BYTES}"), count).view(UNIT_DTYPE)
+
+    def behind_gap(self, queue_offset: int) -> int:
+        """Returns the first queue offset from ``queue_offset`` on that no gap has; ``next`` if there is none."""
+        step = 1
+        while self.first <= queue_offset < self.next:
+            base = queue_offset - queue_offset % self.file_units
+            end = min(self.next, base + self.file_units)
+            if base in self.files:
+                end = min(end, queue_offset + step)
+                gap = end_of_gap(self.files[base][queue_offset - base : end - base])
+                if queue_offset + gap < end:
+                    return queue_offset + gap
+            queue_offset, step = end, _NARROW
+        return queue_offset
+
     def first_at_or_above(self, physical_offset: int) -> int:
-        """Returns the first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
+        """Returns the first queue offset whose record lies at or above a physical offset; ``next`` if there is none.
+
+        If a gap is before that record, the gap's first.
+        """
         low, high = self.first, self.next
         if low < high and not self.is_below(low, physical_offset):  # what is usual: the border lies below the queue,
             return low
@@ -77,7 +101,7 @@ class QueueView:
     def is_below(self, queue_offset: int, physical_offset: int) -> bool:
         """Whether a unit says that its record begins below a physical offset."""
         base = queue_offset - queue_offset % self.file_units
-        unit = self.files[base][queue_offset - base]
+        unit = self.files[base][queue_offset - base] if base in self.files else self._gap(base, 1)[0]
         return bool(is_prefill(unit) or unit["physical_offset"] < physical_offset)
 
     def until(self, physical_offset: int) -> QueueView:
@@ -103,6 +127,8 @@ class ConsumeQueues:
     ) -> None:
         """``foreign``: queue offsets in the log may jump and repeat, see :func:`place_foreign`."""
         self.is_foreign = foreign
+        #: Below this physical offset the log is one that a broker wrote: offsets of queues may jump and come again.
+        self.followed_below = 0
         self._fs = fs
         self._paths = paths
         self._file_units = file_units
@@ -153,9 +179,10 @@ class ConsumeQueues:
                 raise StoreMismatchError(f"queue file of {size} bytes", path=str(folder / name))
             files[byte_offset // UNIT_BYTES] = self._fs.map_read(folder / name).view(UNIT_DTYPE)
         bases = sorted(files)
-        if any(upper - lower != self._file_units for lower, upper in pairwise(bases)) or (
-            damaged and bases and min(damaged) < bases[-1]
-        ):
+        is_whole = all(
+            upper - lower == self._file_units or self._may_follow_hole(files[upper]) for lower, upper in pairwise(bases)
+        )
+        if not is_whole or (damaged and bases and min(damaged) < bases[-1]):
             return _Queue({}, 0)  # only the end may be missing
         if not bases:
             return _Queue({}, 0)
@@ -166,6 +193,11 @@ class ConsumeQueues:
         kept = {at: files[at] for at in bases if at < end}
         return _Queue(kept, end) if kept else _Queue({}, 0)
 
+    @staticmethod
+    def _may_follow_hole(units: UnitArray) -> bool:
+        """Whether files before this one are not there because they lie in a gap."""
+        return bool(is_gap(units[0]) and not is_prefill(units[0]))
+
     def _last_durable(
         self, topic: Topic, queue_id: int, files: dict[int, UnitArray], durable_offset: int, log: CommitLog
     ) -> tuple[int, bool]:
@@ -173,12 +205,12 @@ class ConsumeQueues:
 
         Units of which the log has no record any more have to be believed. Where none is sure, the last that says so.
         """
-        comparison = UnitComparison.of_queue(topic.name, queue_id, with_offsets=not self.is_foreign)
+        comparison = UnitComparison.of_queue(topic.record_topic, queue_id, with_offsets=not self.is_foreign)
         claimed = -1
         for base in sorted(files, reverse=True):
             units = files[base]
             positions = units["physical_offset"]
-            said = (units["size"] > 0) & (positions >= 0) & (positions < durable_offset) & ~is_prefill(units)
+            said = (units["size"] > 0) & (positions >= 0) & (positions < durable_offset) & ~is_gap(units)
             for place in reversed(np.flatnonzero(said).tolist()):
                 claimed = max(claimed, base + place)
                 segment = log.segment_at(int(positions[place]))
@@ -250,6 +282,28 @@ class ConsumeQueues:
                 self._append(topics[int(records.topic_ids[run.topic_number])], records, found, run)
         self._position = records.end
 
+    def second_beginning(self, rows: ScanRows, topic_ids: NDArray[np.int32]) -> int | None:
+        """Returns the first of some rows with which a topic of a broker begins again, None if none does.
+
+        It has offset 0 of a queue that had a message before. Behind a gap of the log nobody has seen that message, and
+        an offset below the queue's end tells.
+        """
+        physical = rows["physical_offset"]
+        new = np.flatnonzero(in_queues(rows) & (physical >= self._position) & (physical < self.followed_below))
+        beginnings = new[rows["queue_offset"][new] == 0]
+        topics = {topic.topic_id: topic for topic in self._topics.all()}
+        if not len(beginnings) and not any(topic.starts for topic in topics.values()):
+            return None
+        firsts = new[np.unique(rows[["topic_number", "queue_id"]][new], return_index=True)[1]]
+        for at in sorted({*beginnings.tolist(), *firsts.tolist()}):
+            number, queue_id, offset = rows[["topic_number", "queue_id", "queue_offset"]][at].tolist()
+            topic = topics[int(topic_ids[number])]
+            queue = self._queues.get((topic.topic_id, queue_id))
+            is_seen = (queue is not None and bool(queue.files)) or at not in firsts
+            if offset == 0 if is_seen else offset < topic.start(queue_id):
+                return int(at)
+        return None
+
     def _append(self, topic: Topic, records: LogRange, found: SortedUnits, run: QueueRun) -> None:
         queue_id = run.queue_id
         key = topic.topic_id, queue_id
@@ -264,6 +318,9 @@ class ConsumeQueues:
         known = min(queue.next - run.first, run.records) if queue.files else 0  # those are there: the log is read again
         if run.is_consecutive and known >= 0 and not self.is_foreign and topic.name != SCHEDULE_TOPIC:
             at, units = run.first + known, found.units[mine][known:]
+        elif records.start < self.followed_below and not self.is_foreign:
+            self._append_with_gaps(topic, queue_id, queue, records, records.rows[found.order[mine]])
+            return
         else:
             rows = records.rows[found.order[mine]]
             if self.is_foreign:
@@ -275,12 +332,41 @@ class ConsumeQueues:
             units = units_of(topic.name, records.data, rows)
         if not len(units):
             return
+        self._append_units(topic, queue_id, queue, at, units)
+
+    def _append_units(self, topic: Topic, queue_id: int, queue: _Queue, at: int, units: UnitArray) -> None:
         for start in range(at - at % self._file_units, at + len(units), self._file_units):
             piece = units[max(start - at, 0) : start + self._file_units - at]
             self._write(topic.name, queue_id, queue, max(start, at), piece)
         with self._lock:
             queue.next = at + len(units)
-            self._queues[key] = queue
+            self._queues[topic.topic_id, queue_id] = queue
+
+    def _append_with_gaps(self, topic: Topic, queue_id: int, queue: _Queue, records: LogRange, rows: ScanRows) -> None:
+        """Gives those of a broker's records a place that have one; what their offsets jump over becomes a gap."""
+        rows = rows[have_places(rows["queue_offset"], queue.next if queue.files else 0)]
+        if not len(rows):
+            return
+        offsets, units = rows["queue_offset"], units_of(topic.record_topic, records.data, rows)
+        at = queue.next if queue.files else int(offsets[0])
+        wide = np.flatnonzero(np.diff(offsets, prepend=at - 1) > _NARROW)
+        for low, high in pairwise([0, *wide.tolist(), len(rows)]):
+            if low < high:
+                if int(offsets[low]) - at >= _NARROW:
+                    at = self._skip(topic, queue_id, queue, at, int(offsets[low]), units[low : low + 1])
+                self._append_units(topic, queue_id, queue, at, with_gaps(units[low:high], offsets[low:high], at))
+                at = queue.next
+
+    def _skip(self, topic: Topic, queue_id: int, queue: _Queue, first: int, end: int, following: UnitArray) -> int:
+        """Writes a wide gap ``[first, end)`` of a queue without the files that lie inside it; returns ``end``.
+
+        The last of those is there if the gap ends with it: the file behind a hole begins with a unit of the gap.
+        """
+        for base in sorted({at - at % self._file_units for at in (first, end - 1)}):
+            low, high = max(first, base), min(end, base + self._file_units)
+            if high - low < self._file_units or high == end:
+                self._write(topic.name, queue_id, queue, low, with_gaps(following, np.array([high]), low)[:-1])
+        return end
 
     def _write(self, topic: str, queue_id: int, queue: _Queue, at: int, units: UnitArray) -> None:
         base = at - at % self._file_units
@@ -406,7 +492,7 @@ def place_foreign(rows: ScanRows, next_offset: int | None) -> tuple[ScanRows, in
 
     ``rows`` are in the order of the log; ``next_offset`` is None for a queue without units.
     """
-    rows = rows[(rows["queue_offset"] >= 0) & (rows["queue_offset"] < _NO_OFFSET)]
+    rows = rows[(rows["queue_offset"] >= 0) & (rows["queue_offset"] < NO_OFFSET)]
     beginnings = np.flatnonzero(rows["queue_offset"] == 0)
     begins_again = len(beginnings) > 0 and (next_offset is not None or int(beginnings[-1]) > 0)
     if begins_again:
@@ -464,7 +550,9 @@ def _below(files: dict[int, UnitArray], border: int) -> list[int]:
 
 def _all_below(units: UnitArray, border: int) -> bool:
     """Whether the records of units follow each other, and the last one ends below ``border``."""
-    real = units[~is_prefill(units)]
+    real = units[~is_gap(units)]
+    if not len(real) and not is_prefill(units).any():
+        return True  # all of it is a gap, which ends at a record below
     begins, sizes = real["physical_offset"].astype(np.int64), real["size"].astype(np.int64)
     ends = begins + sizes
     return bool(len(real) and begins[0] >= 0 and (sizes > 0).all() and (ends[:-1] <= begins[1:]).all()) and bool(

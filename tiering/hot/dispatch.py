@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, ReadOnlyError, StoreError
 from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan, topic_at_stop
@@ -40,6 +41,10 @@ class LogRange:
     end: int
     rows: ScanRows
     topic_ids: NDArray[np.int32]
+
+
+#: Finds the first of some rows, whose topic numbers lead to these ids, with which a topic begins again.
+SecondBeginning = Callable[[ScanRows, NDArray[np.int32]], int | None]
 
 
 class LogSubscriber(Protocol):
@@ -84,8 +89,15 @@ class Dispatcher:
         subscribers: Sequence[LogSubscriber],
         *,
         topics_are_known: bool = False,
+        second_beginning: SecondBeginning | None = None,
     ) -> None:
-        """``topics_are_known``: the log was dispatched before, so a record of an unknown topic is damaged."""
+        """``topics_are_known``: the log was dispatched before, so a record of an unknown topic is damaged.
+
+        ``second_beginning``, of a broker's log, finds where a topic begins again: before anything is derived from its
+        records, the generation is made durable. Killed then: they are found to be its own. Killed before: it is found
+        again, as it depends on nothing but the log.
+        """
+        self._second_beginning = second_beginning
         self._log = log
         self._topics_are_known = topics_are_known
         self._topics = topics
@@ -134,6 +146,12 @@ class Dispatcher:
                     is_valid = False
             elif found.stop is ScanStop.BLANK:
                 reached = segment.end
+            if self._second_beginning is not None:
+                again = self._second_beginning(rows, self._topic_ids)
+                if again is not None:
+                    begin = int(rows["physical_offset"][again])
+                    self._topics.begin_generation(record_topic(table.names[rows["topic_number"][again]]), begin)
+                    rows, reached, is_valid = rows[:again], begin, True
             if reached > position:
                 piece = LogRange(
                     data=segment.data,

@@ -81,12 +81,13 @@ class FollowedLog:
         self._hot.flush()
         return self.end
 
-    def tail(self, most: int) -> tuple[int, bytes]:
+    def tail(self, most: int, below: int | None = None) -> tuple[int, bytes]:
         """Returns where the last whole records begin, at most so many bytes of one segment, and their bytes.
 
-        A segment that was just closed has its blank record behind them. No bytes for a log without a record.
+        A segment that was just closed has its blank record behind them. No bytes for a log without a record. ``below``
+        is the base of a segment, whose predecessor is meant then.
         """
-        log, end = self._hot.log, self.end
+        log, end = self._hot.log, self.end if below is None else below
         segment = log.segment_at(end - 1)
         if segment is None or end == log.begin:
             return end, b""

@@ -12,6 +12,7 @@ is believed where its neighbours agree (docs/decisions/0030).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
 from itertools import pairwise
 
@@ -20,16 +21,17 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import Boundary
-from tierlog.tiering.format.queue_unit import UNIT_DTYPE, is_prefill
+from tierlog.tiering.format.queue_unit import GAP_BYTES, UNIT_DTYPE, is_gap, is_prefill
 from tierlog.tiering.format.record import Record
-from tierlog.tiering.hot.consume_queue import QueueView, UnitArray, units_of
+from tierlog.tiering.hot.consume_queue import QueueView, units_of
 from tierlog.tiering.hot.dispatch import LogRange
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.kernels.queue_places import UnitArray, have_places, with_gaps
 from tierlog.tiering.kernels.queue_units import UnitComparison
 from tierlog.tiering.kernels.scan import in_queues
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 _STEP = 256
 
@@ -42,6 +44,7 @@ class SnapshotQueue:
         self._hot, self._snapshot, self._topic, self._queue_id, self._view = hot, snapshot, topic, queue_id, view
         #: Whether records have the queue offsets of their units: not in a broker's log, whose units lie in memory here.
         self.offsets_are_compared = not hot.queues.is_foreign
+        self._may_have_gaps = hot.queues.followed_below > 0
         self.first, self.next = view.first, view.next
         self.first = self._known_first() if self.offsets_are_compared else view.first_at_or_above(snapshot.border)
         self.next = max(self.first, self._last_shown())
@@ -49,12 +52,15 @@ class SnapshotQueue:
     @property
     def tags_are_compared(self) -> bool:
         """Whether what a unit's tag hash rules out is known to be without the tag."""
-        return self._topic.name != SCHEDULE_TOPIC
+        return self._topic.record_topic != SCHEDULE_TOPIC
 
     @cached_property
     def _comparison(self) -> UnitComparison:
         return UnitComparison.of_queue(
-            self._topic.name, self._queue_id, with_offsets=self.offsets_are_compared, with_tags=self.tags_are_compared
+            self._topic.record_topic,
+            self._queue_id,
+            with_offsets=self.offsets_are_compared,
+            with_tags=self.tags_are_compared,
         )
 
     @property
@@ -66,6 +72,21 @@ class SnapshotQueue:
     def ends_early(self) -> bool:
         """Whether the queue has units that the snapshot does not show."""
         return self.next < self._view.next
+
+    # gaps
+
+    def behind_gap(self, offset: int) -> int:
+        """Returns the first offset shown from ``offset`` on that no gap has, the end if there is none."""
+        return min(self._view.behind_gap(offset), max(self.next, offset)) if self._may_have_gaps else offset
+
+    def until_gap(self, offset: int, most: int) -> SnapshotQueue:
+        """Returns the queue as it is up to the first gap within so many offsets from ``offset`` on."""
+        gaps = is_gap(self.raw_units(offset, offset + most)) if self._may_have_gaps else np.empty(0, np.bool_)
+        if not gaps.any():
+            return self
+        shorter = copy(self)
+        shorter.next = offset + int(np.flatnonzero(gaps)[0])
+        return shorter
 
     # reading
 
@@ -89,7 +110,9 @@ class SnapshotQueue:
         return self.record_of(offset, *unit)
 
     def record_of(self, offset: int, physical_offset: int, size: int, _tag_hash: int) -> Record:
-        """Returns the record of a queue offset, given the unit as the file has it."""
+        """Returns the record of a queue offset, given the unit as the file has it; in a gap, that of the next one."""
+        if size == GAP_BYTES and self._may_have_gaps and (behind := self.behind_gap(offset)) < self.next:
+            return self.record(behind)
         try:
             record = self._snapshot.record(physical_offset)
         except CorruptionError:
@@ -102,7 +125,7 @@ class SnapshotQueue:
     def _is_at(self, record: Record, offset: int, size: int) -> bool:
         """Whether a decoded record is what a unit of this size must lead to, apart from its tag."""
         return (
-            record.topic == self._topic.name
+            record.topic == self._topic.record_topic
             and record.queue_id == self._queue_id
             and record.size == size
             and (record.queue_offset == offset or not self.offsets_are_compared)
@@ -119,6 +142,8 @@ class SnapshotQueue:
         start, end = max(start, self.first), min(end, self.next)
         units = self._view.units(start, end)
         good = self._compare(units, start, with_sums=with_sums)
+        if self._may_have_gaps:
+            good |= is_gap(units)
         failures: dict[int, StoreError] = {}
         if not good.all():
             for low, high in _runs(~good):
@@ -145,25 +170,29 @@ class SnapshotQueue:
         known, border = self._view.firsts, self._snapshot.border
         first = known.get(border)
         if first is None:
-            first = self._view.first_at_or_above(border)
-            if not self._agree_at(first):
+            begin = self._view.first_at_or_above(border)
+            first = self._view.behind_gap(begin) if self._may_have_gaps else begin
+            if not self._agree_at(first, begin):
                 first = self._first_by_all()
             known.clear()
             known[border] = first
         return first
 
-    def _agree_at(self, first: int) -> bool:
-        """Whether the unit ``first`` is good, if there is one, and those before it speak of what is gone, in order."""
+    def _agree_at(self, first: int, end: int) -> bool:
+        """Whether the unit ``first`` is good, if there is one, and those below ``end`` speak of what is gone, in order.
+
+        Between the two lies a gap, if there is one.
+        """
         view, border = self._view, self._snapshot.border
         if first < view.next and not self._compare(view.units(first, first + 1), first).all():
             return False
-        if first == view.first:
+        if end == view.first:
             return True
-        last = view.units(max(view.first, first - 2), first)
+        last = view.units(max(view.first, end - 2), end)
         if is_prefill(last[-1]):
-            return bool(is_prefill(view.units(view.first, first)).all())
+            return bool(is_prefill(view.units(view.first, end)).all())
         begins = last["physical_offset"].astype(np.int64)
-        ends = np.where(is_prefill(last), 0, begins + last["size"])
+        ends = np.where(is_gap(last), begins, begins + last["size"])
         return bool((begins >= 0).all() and (last["size"] > 0).all() and ends[-1] <= border and ends[0] <= begins[-1])
 
     def _first_by_all(self) -> int:
@@ -181,7 +210,8 @@ class SnapshotQueue:
             gone = is_prefill(units) | ((units["size"] > 0) & (units["physical_offset"] < border))
             gone &= units["physical_offset"] >= 0
             return view.first + (int(np.flatnonzero(gone)[-1]) + 1 if gone.any() else 0)
-        return max(view.first, high - len(found.result()[0]))
+        offsets = found.result()[0]
+        return max(view.first, int(offsets[0]) if len(offsets) else high)
 
     def _last_shown(self) -> int:
         """Behind the last unit of a record below the snapshot's end; more are there only just after a dispatch."""
@@ -189,12 +219,10 @@ class SnapshotQueue:
         if view.next == self.first or view.is_below(view.next - 1, end):
             return view.next
         shown = view.until(end).next
-        (unit,) = view.units(shown, shown + 1)
-        segment = self._hot.log.segment_at(int(unit["physical_offset"]))
-        is_good = (
-            segment is not None
-            and self._comparison.of(view.units(shown, shown + 1), shown, segment.data, segment.base_offset).all()
-        )
+        following = view.behind_gap(shown) if self._may_have_gaps else shown
+        unit = view.units(following, following + 1)
+        segment = self._hot.log.segment_at(int(unit["physical_offset"][0]))
+        is_good = segment is not None and self._comparison.of(unit, following, segment.data, segment.base_offset).all()
         return shown if is_good else view.next  # a damaged unit hides nothing
 
     # deriving again
@@ -246,7 +274,7 @@ class SnapshotQueue:
         Below the first unit shown there may be fewer than places for them.
         """
         (low, begin), (high, end) = after, before
-        found = _UnitsOfQueue(self._topic, self._queue_id, begin)
+        found = _UnitsOfQueue(self._topic, self._queue_id, begin, low)
         try:
             self._hot.derive(found, begin, end)
         except CorruptionError as error:
@@ -255,6 +283,9 @@ class SnapshotQueue:
                 path=error.path, position=error.position,
             ) from error  # fmt: skip
         offsets, units = found.result()
+        has_gap = self._may_have_gaps and low <= high and len(offsets) and not (np.diff(offsets) == 1).all()
+        if has_gap:
+            units, offsets = with_gaps(units, offsets, int(offsets[0])), np.arange(offsets[0], offsets[-1] + 1)
         at = high - len(offsets)
         is_whole = at == low or (at > low == self.first)
         if not is_whole or not np.array_equal(offsets, np.arange(at, high)):
@@ -288,8 +319,10 @@ def shown_queues(hot: HotStore, snapshot: HotSnapshot, topic: Topic) -> dict[int
 class _UnitsOfQueue:
     """Collects the units of one queue from a part of the log; a subscriber of the dispatcher."""
 
-    def __init__(self, topic: Topic, queue_id: int, begin: int) -> None:
+    def __init__(self, topic: Topic, queue_id: int, begin: int, expected: int = 0) -> None:
+        """``expected``: behind the last offset that has a unit below ``begin``."""
         self._topic, self._queue_id, self._position = topic, queue_id, begin
+        self._expected = expected
         self._offsets: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
         self._units: list[UnitArray] = [np.empty(0, UNIT_DTYPE)]
 
@@ -301,8 +334,10 @@ class _UnitsOfQueue:
         if len(rows):
             is_mine = records.topic_ids[rows["topic_number"]] == self._topic.topic_id
             rows = rows[is_mine & (rows["queue_id"] == self._queue_id)]
+            rows = rows[have_places(rows["queue_offset"], self._expected)]
+            self._expected = int(rows["queue_offset"][-1]) + 1 if len(rows) else self._expected
             self._offsets.append(rows["queue_offset"])
-            self._units.append(units_of(self._topic.name, records.data, rows))
+            self._units.append(units_of(self._topic.record_topic, records.data, rows))
         self._position = records.end
 
     def result(self) -> tuple[NDArray[np.int64], UnitArray]:
@@ -347,12 +382,14 @@ def offset_by_time(queue: SnapshotQueue, time_ms: int, boundary: Boundary) -> in
         else:
             high = middle
     if boundary is Boundary.LOWER:
-        return low
+        return queue.behind_gap(low)
     return low - 1 if low > queue.first else 0
 
 
 def _search_all(queue: SnapshotQueue, time_ms: int, boundary: Boundary) -> int:
     offsets = range(queue.first, queue.next)
     if boundary is Boundary.LOWER:
-        return next((offset for offset in offsets if queue.record(offset).store_ms >= time_ms), offsets.stop)
-    return next((offset for offset in reversed(offsets) if queue.record(offset).store_ms <= time_ms), 0)
+        found = next((offset for offset in offsets if queue.record(offset).store_ms >= time_ms), offsets.stop)
+        return queue.behind_gap(found)
+    at_or_before = (offset for offset in reversed(offsets) if queue.behind_gap(offset) == offset)
+    return next((offset for offset in at_or_before if queue.record(offset).store_ms <= time_ms), 0)

@@ -27,13 +27,14 @@ from tierlog.tiering.format.checkpoint import Checkpoint
 from tierlog.tiering.format.record import BLANK_BYTES, MAGIC_BLANK, decode_record
 from tierlog.tiering.hot.batch_writer import AppendResult, BatchWriter
 from tierlog.tiering.hot.commit_log import CommitLog, PutBack, Segment
-from tierlog.tiering.hot.consume_queue import ConsumeQueues, QueueView, UnitArray
+from tierlog.tiering.hot.consume_queue import ConsumeQueues, QueueView
 from tierlog.tiering.hot.damage import KnownDamage, LostMessages
 from tierlog.tiering.hot.dispatch import ClassicFiles, Dispatcher, DispatchRetry, LogSubscriber
 from tierlog.tiering.hot.producers import ProducerSequences, ProducerWindow, marks
 from tierlog.tiering.hot.recovery import load_queues, recover_log
 from tierlog.tiering.hot.snapshot import HotSnapshot, Pins
 from tierlog.tiering.hot.topics import Topic, TopicRegistry
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.message.batch import MessageBatch
 from tierlog.tiering.message.pending import LoneMessage
 
@@ -98,8 +99,6 @@ class HotStore:
         self.producers = ProducerWindow(fs, paths, clock, options)
         #: Whether a follower of a broker writes the log, see :class:`~tiering.hot.followed_log.FollowedLog`.
         self.is_followed = options.followed
-        #: A follower wrote the log below this physical offset, whoever writes it now.
-        self.followed_below = NO_LIMIT if options.followed else 0
         #: The archive gets nothing at or above this physical offset, where a record begins; no limit unless somebody
         #: sets one.
         self.publish_below = NO_LIMIT
@@ -109,9 +108,15 @@ class HotStore:
         #: Everything below is gone from the disk: the border, unless a removal is to be taken up again.
         self.removed_to = self.border
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
+        self.queues.followed_below = NO_LIMIT if options.followed else options.followed_below
         self._published_below = published_below
         stopped_cleanly = not fs.exists(paths.abort)
         self._recovery_point = load_queues(self.queues, self.log, checkpoint, stopped_cleanly=stopped_cleanly)
+
+    @property
+    def followed_below(self) -> int:
+        """A follower wrote the log below this physical offset, whoever writes it now; 0: nobody ever did."""
+        return self.queues.followed_below
 
     # opening and closing
 
@@ -127,11 +132,15 @@ class HotStore:
         derived: list[LogSubscriber] = [*subscribers, *([] if classic is None else [classic])]
         if self.producers.is_in_use:
             derived.append(self.producers)
-        self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *derived])
+        self._dispatcher = Dispatcher(
+            self.log, self.topics, [self.queues, *derived],
+            second_beginning=self.queues.second_beginning if self.queues.followed_below else None,
+        )  # fmt: skip
         end = recover_log(
             self.log, self.queues, self._dispatcher, self._recovery_point,
             published_below=self._published_below, put_back=put_back,
         )  # fmt: skip
+        self.topics.forget_generations(end)  # of what the disk forgot, or what the broker took back
         self.producers.recovered(end)
         self._writer.last_store_ms = self.queues.last_store_ms
         for key, next_offset in self.queues.next_offsets().items():
@@ -342,7 +351,7 @@ class HotStore:
             for key, next_offset in self.queues.next_offsets().items():
                 self._writer.raise_next(key, next_offset)
             self.topics.take_own_names(self._options.default_queues)
-            self.publish_below, self.followed_below = NO_LIMIT, self.log.end
+            self.publish_below, self.queues.followed_below = NO_LIMIT, self.log.end
             self.is_followed = False
 
     @contextlib.contextmanager

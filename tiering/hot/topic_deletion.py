@@ -7,7 +7,10 @@ file is replaced: nothing happened. After it: there is no such topic, and no rec
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import TopicDeletion
@@ -18,10 +21,14 @@ def delete_topic(hot: HotStore, name: str, randomness: Randomness) -> TopicDelet
     with hot.between_appends() as next_offset:
         topic = hot.topics.get(name)
         with hot.guard.writing("deleting a topic"):
-            begins = {queue_id: next_offset(topic, queue_id) for queue_id in range(topic.queues)}
-            deletion = TopicDeletion(hot.flush(), begins, randomness.token_hex(8), randomness.token_hex(16))
-            hot.topics.set_deletion(topic, deletion)
-    return deletion
+            deletion = TopicDeletion(hot.flush(), {}, randomness.token_hex(8), randomness.token_hex(16))
+            deletions = [
+                (each, replace(deletion, begins={number: next_offset(each, number) for number in range(each.queues)}))
+                for each in hot.topics.generations(topic.name)
+                if not each.is_deleted
+            ]
+            hot.topics.set_deletions(deletions)
+    return deletions[-1][1]
 
 
 def leave_hidden(hot: HotStore, hidden_below: int) -> None:
@@ -59,12 +66,16 @@ class DeletedTopics:
         deletions, begin = self._hot.topics.deletions, self._hot.log.begin
         made = self._made
         if made is None or made[0] is not deletions or made[1] != begin:
-            tombstones = tuple(
-                each.tombstone(name) for name, each in deletions if not each.is_archived or each.below > begin
-            )
+            made_of = {each.tombstone_id: each.tombstone(name) for name, each in deletions if self._is_due(each, begin)}
+            tombstones = tuple(made_of.values())
             made = self._made = deletions, begin, tombstones
         return made[2]
 
+    @staticmethod
+    def _is_due(deletion: TopicDeletion, log_begin: int) -> bool:
+        return not deletion.is_archived or deletion.below > log_begin
+
     def unarchived(self) -> list[tuple[str, TopicDeletion]]:
-        """Deletions with the names of their topics that the archive was not told of yet."""
-        return [(name, each) for name, each in self._hot.topics.deletions if not each.is_archived]
+        """Deletions with their topics that the archive was not told of yet."""
+        found = {record_topic(name): each for name, each in self._hot.topics.deletions if not each.is_archived}
+        return list(found.items())

@@ -11,7 +11,9 @@ offset, made durable before the last segment that could tell goes away, so that 
 
 ``starts`` and ``first_offset`` come from a restore: where a queue that an earlier volume may have written to, and any
 other queue, begins on this volume. ``deletion`` is there once a topic was deleted (:class:`TopicDeletion`), and
-``format`` is then 2, which versions that would show the topic again refuse.
+``format`` is then 2, which versions that would show the topic again refuse. A topic that a broker made again has an
+entry for each generation (:mod:`tiering.format.generation`), and ``format`` is 3. Such an entry is durable before
+anything is derived from its records; the log would tell the same again as long as it has what was before.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.json_file import JsonFile
 from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.format.generation import begin_of, chosen, entry_name, generations_of, is_numbered, record_topic
 from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.message.batch import validate_topic
 
 _FORMAT = 1
 #: Of a file that tells of a deletion.
 _FORMAT_WITH_DELETIONS = 2
+#: Of a file that tells of a topic's second beginning.
+_FORMAT_WITH_GENERATIONS = 3
 #: What no folder's name has, and what stands for bytes that are no UTF-8: U+FFFD in a record, a half pair in a name.
 _NO_FOLDER = re.compile("[/\0\ufffd\ud800-\udfff]")
 
@@ -66,7 +71,7 @@ class TopicDeletion:
         """Returns the erasure that carries it out."""
         return Tombstone(
             tombstone_id=self.tombstone_id,
-            topic=topic,
+            topic=record_topic(topic),
             key_hash=None,
             salt=self.salt,
             from_ms=None,
@@ -98,7 +103,10 @@ class TopicDeletion:
 
 @dataclass(slots=True)
 class Topic:
-    """One topic; ``floors`` maps a queue id to the next offset that was durable once, ``starts`` to its first here."""
+    """One topic, or one generation of it, as :attr:`name` says.
+
+    ``floors`` maps a queue id to the next offset that was durable once, ``starts`` to its first here.
+    """
 
     topic_id: int
     name: str
@@ -118,6 +126,11 @@ class Topic:
 
     deletion: TopicDeletion | None = None
     """The last one."""
+
+    @property
+    def record_topic(self) -> str:
+        """The topic that its records have."""
+        return record_topic(self.name)
 
     @property
     def is_deleted(self) -> bool:
@@ -140,9 +153,9 @@ class Topic:
 def validate_foreign_topic(topic: str) -> str:
     """Returns a name that a folder can have, or raises :class:`InvalidRequestError`.
 
-    More than RocketMQ lets in today.
+    More than RocketMQ lets in today, but none that looks like a generation's.
     """
-    if topic in (".", "..") or _NO_FOLDER.search(topic) or not 1 <= len(topic.encode()) <= 255:
+    if is_numbered(topic) or topic in (".", "..") or _NO_FOLDER.search(topic) or not 1 <= len(topic.encode()) <= 255:
         raise InvalidRequestError(f"bad topic name {topic[:300]!r}")
     return topic
 
@@ -150,8 +163,9 @@ def validate_foreign_topic(topic: str) -> str:
 def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) -> bytes:
     """Returns the file's content."""
     topics = list(topics)
+    number = _FORMAT_WITH_DELETIONS if any(topic.deletion for topic in topics) else _FORMAT
     document = {
-        "format": _FORMAT_WITH_DELETIONS if any(topic.deletion for topic in topics) else _FORMAT,
+        "format": _FORMAT_WITH_GENERATIONS if any(is_numbered(topic.name) for topic in topics) else number,
         "next_id": next_id,
         "first_offset": first_offset,
         "topics": [
@@ -205,14 +219,17 @@ def _decode(document: Any) -> KnownTopics:
 
 
 #: ``topics.json``.
-TOPICS_FILE = JsonFile(_decode, lambda known: encode_topics(*known), (_FORMAT, _FORMAT_WITH_DELETIONS))
+TOPICS_FILE = JsonFile(
+    _decode, lambda known: encode_topics(*known), (_FORMAT, _FORMAT_WITH_DELETIONS, _FORMAT_WITH_GENERATIONS)
+)
 
 
 class TopicRegistry:
     """The topics of one store. Thread safe; every change is durable when the call returns.
 
     A topic that was deleted keeps its place for those who derive, check and archive; :meth:`find` and :meth:`get` have
-    it no more.
+    it no more. Of a topic that was made again, its name is the current generation's, and ``name@1`` the oldest one's;
+    :meth:`of_log` takes the names of entries.
     """
 
     def __init__(
@@ -232,6 +249,8 @@ class TopicRegistry:
         self._read_only = read_only
         self._lock = threading.Lock()
         self._by_name: dict[str, Topic] = {}
+        #: Those of which there are several, each with its entries, oldest first.
+        self._made_again: dict[str, list[Topic]] = {}
         #: The next topic's id.
         self.next_id = 1
         #: Where every queue begins that has no start of its own.
@@ -247,9 +266,73 @@ class TopicRegistry:
             self.next_id, self.first_offset = known.next_id, known.first_offset
             self._by_name = {topic.name: topic for topic in known.topics}
             self._note_deletions()
+            self._note_generations()
 
     def _note_deletions(self) -> None:
         self.deletions = tuple((topic.name, topic.deletion) for topic in self._by_name.values() if topic.deletion)
+
+    def _note_generations(self) -> None:
+        topics = {topic.record_topic for topic in self._by_name.values() if is_numbered(topic.name)}
+        self._made_again = {topic: generations_of(self._by_name.values(), topic) for topic in topics}
+
+    def _named(self, name: str) -> Topic | None:
+        """Returns the topic that people mean by a name, deleted or not."""
+        found = self._by_name.get(name)
+        if is_numbered(name) or name in self._made_again:
+            found = next(reversed(chosen(self._generations(record_topic(name)), name)), None)
+        return found
+
+    def _generations(self, topic: str) -> list[Topic]:
+        found = self._by_name.get(topic)
+        return self._made_again.get(topic, [] if found is None else [found])
+
+    def entry_at(self, topic: str, offset: int) -> Topic | None:
+        """Returns the topic of a record at a physical offset, None if there is none or it is deleted."""
+        with self._lock:
+            mine = [each for each in self._generations(topic) if begin_of(each.name) <= offset]
+        return mine[-1] if mine and not mine[-1].is_deleted else None
+
+    def generations(self, name: str) -> list[Topic]:
+        """Returns all generations of a topic, oldest first, those that were deleted included."""
+        with self._lock:
+            return list(self._generations(record_topic(name)))
+
+    def begin_generation(self, topic: str, begin: int) -> Topic:
+        """Makes the entry for a topic's records from ``begin`` on durable; it has the options of the one before."""
+        with self._lock:
+            name, before = entry_name(topic, begin), self._generations(topic)[-1]
+            found = Topic(
+                self.next_id, name, 1, archive=before.archive, cold_retention_ms=before.cold_retention_ms,
+                hold=before.hold, first_offset=self.first_offset, archived_from=before.archived_from,
+            )  # fmt: skip
+            self._by_name[name] = found
+            self.next_id += 1
+            try:
+                self._save()
+            except BaseException:
+                del self._by_name[name]
+                self.next_id -= 1
+                raise
+            self._note_generations()
+            self.version += 1
+            return found
+
+    def forget_generations(self, end: int) -> list[Topic]:
+        """Forgets those that begin at or above ``end``, where a log ends that lost its tail; returns them."""
+        with self._lock:
+            before = dict(self._by_name)
+            gone = [topic for topic in before.values() if is_numbered(topic.name) and begin_of(topic.name) >= end]
+            if gone:
+                for topic in gone:
+                    del self._by_name[topic.name]
+                try:
+                    self._save()
+                except BaseException:
+                    self._by_name = before
+                    raise
+                self._note_generations()
+                self.version += 1
+            return gone
 
     def _save(self) -> None:
         if self._read_only:
@@ -272,7 +355,7 @@ class TopicRegistry:
         return [topic for topic in self.all() if not topic.is_deleted]
 
     def of_log(self, name: str) -> Topic:
-        """Returns the topic of a record in the log, deleted or not; :class:`TopicNotFoundError`."""
+        """Returns the topic whose entry has this name, deleted or not; :class:`TopicNotFoundError`."""
         with self._lock:
             topic = self._by_name.get(name)
         if topic is None:
@@ -282,7 +365,7 @@ class TopicRegistry:
     def find(self, name: str) -> Topic | None:
         """Returns the topic, or None, also if it is deleted."""
         with self._lock:
-            topic = self._by_name.get(name)
+            topic = self._named(name)
         return None if topic is None or topic.is_deleted else topic
 
     def get(self, name: str) -> Topic:
@@ -298,7 +381,7 @@ class TopicRegistry:
         One that was deleted is made again with the options of a new one; it keeps its id, its offsets and its queues.
         """
         with self._lock:
-            topic = self._by_name.get(name)
+            topic = self._named(name)
             if topic is None:
                 topic = Topic(self.next_id, self._validate(name), queues or self._default_queues)
                 topic.first_offset = self.first_offset
@@ -328,30 +411,37 @@ class TopicRegistry:
             raise
         self._note_deletions()
 
-    def set_deletion(self, topic: Topic, deletion: TopicDeletion) -> None:
-        """Deletes a topic; what an operator chose for it is forgotten, but for whether it is archived."""
+    def set_deletions(self, deletions: Sequence[tuple[Topic, TopicDeletion]]) -> None:
+        """Deletes all generations of a topic; what an operator chose for it is forgotten, but for ``archive``."""
         with self._lock:
-            before = topic.cold_retention_ms, topic.hold, topic.deletion
-            topic.cold_retention_ms, topic.hold, topic.deletion = None, False, deletion
+            before = [(topic, (topic.cold_retention_ms, topic.hold, topic.deletion)) for topic, _ in deletions]
+            for topic, deletion in deletions:
+                topic.cold_retention_ms, topic.hold, topic.deletion = None, False, deletion
             try:
                 self._save()
             except BaseException:
-                topic.cold_retention_ms, topic.hold, topic.deletion = before
+                for topic, options in before:
+                    topic.cold_retention_ms, topic.hold, topic.deletion = options
                 raise
             self._note_deletions()
 
     def confirm_archived_deletion(self, name: str, tombstone_id: str) -> None:
         """Notes that the archive has this tombstone; nothing changes if the topic was deleted once more since."""
         with self._lock:
-            topic = self._by_name[name]
-            before = topic.deletion
-            if before is None or before.is_archived or before.tombstone_id != tombstone_id:
+            before = [
+                (topic, topic.deletion)
+                for topic in self._generations(name)
+                if topic.deletion and not topic.deletion.is_archived and topic.deletion.tombstone_id == tombstone_id
+            ]
+            if not before:
                 return
-            topic.deletion = replace(before, is_archived=True)
+            for topic, deletion in before:
+                topic.deletion = replace(deletion, is_archived=True)
             try:
                 self._save()
             except BaseException:
-                topic.deletion = before
+                for topic, deletion in before:
+                    topic.deletion = deletion
                 raise
             self._note_deletions()
 
@@ -387,7 +477,7 @@ class TopicRegistry:
         A new topic has as many as its first message makes.
         """
         with self._lock:
-            topic = self._by_name.get(name)
+            topic = self._named(name)
         return self._default_queues if topic is None else topic.queues
 
     def __len__(self) -> int:
@@ -397,18 +487,23 @@ class TopicRegistry:
     def set_options(
         self, topic: Topic, *, archive: bool, cold_retention_ms: int | None, hold: bool, log_end: int = 0
     ) -> None:
-        """Replaces what an operator may choose for a topic; ``log_end``: of the log as it is now."""
+        """Replaces what an operator may choose for a topic, all its generations; ``log_end``: of the log as it is."""
         if cold_retention_ms is not None and cold_retention_ms <= 0:
             raise InvalidRequestError(f"cold_retention_ms is {cold_retention_ms}, which keeps nothing")
         with self._lock:
-            before = topic.archive, topic.cold_retention_ms, topic.hold, topic.archived_from
-            if archive and not topic.archive:
-                topic.archived_from = log_end
-            topic.archive, topic.cold_retention_ms, topic.hold = archive, cold_retention_ms, hold
+            before = [
+                (each, (each.archive, each.cold_retention_ms, each.hold, each.archived_from))
+                for each in self._generations(topic.record_topic)
+            ]
+            for each, _ in before:
+                if archive and not each.archive:
+                    each.archived_from = log_end
+                each.archive, each.cold_retention_ms, each.hold = archive, cold_retention_ms, hold
             try:
                 self._save()
             except BaseException:
-                topic.archive, topic.cold_retention_ms, topic.hold, topic.archived_from = before
+                for each, options in before:
+                    each.archive, each.cold_retention_ms, each.hold, each.archived_from = options
                 raise
 
     def copy(self, wanted: Sequence[tuple[str, int, bool]]) -> None:

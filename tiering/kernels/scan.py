@@ -14,6 +14,7 @@ from numba import int64, uint64
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.generation import begin_of, is_numbered, record_topic
 from tierlog.tiering.format.record import TRANSACTION_MASK, SysFlag
 from tierlog.tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
 from tierlog.tiering.kernels.primitives import (
@@ -114,11 +115,16 @@ _FILLER = 0x544C4746
 
 
 class TopicTable:
-    """Topic names by which a scan numbers its records: the number is the position in ``names``."""
+    """Names of topics' entries by which a scan numbers its records: the number is the position in ``names``.
+
+    Of a topic that was made again there are several, each for the records from where it begins on
+    (``tiering.format.generation``).
+    """
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
-        encoded = [name.encode() for name in names]
+        encoded = [record_topic(name).encode() for name in names]
+        self._generations = _generations(names)
         self._data = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
         self._starts = np.zeros(len(names) + 1, np.int32)
         np.cumsum([len(name) for name in encoded], out=self._starts[1:])
@@ -129,12 +135,32 @@ class TopicTable:
         self._slots = np.full(size, -1, np.int64)
         _fill_topics(self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data, len(names))
 
+    def tell_generations(self, rows: ScanRows) -> None:
+        """Numbers the records of topics that were made again by where they lie."""
+        for first, begins, numbers in self._generations:
+            mine = rows["topic_number"] == first
+            if mine.any():
+                at = np.searchsorted(begins, rows["physical_offset"][mine], side="right") - 1
+                rows["topic_number"][mine] = numbers[np.maximum(at, 0)]
+
     def arguments(self) -> dict[str, int]:
         """Addresses for the kernel; valid while this object lives."""
         return {
             "slots": self._slots.ctypes.data, "mask": self._mask,
             "topics": self._data.ctypes.data, "starts": self._starts.ctypes.data,
         }  # fmt: skip
+
+
+def _generations(names: list[str]) -> list[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
+    """Returns of each topic that was made again the number that the kernel finds, where entries begin, and theirs."""
+    found = []
+    for topic in sorted({record_topic(name) for name in names if is_numbered(name)}):
+        numbers = [number for number, name in enumerate(names) if record_topic(name) == topic]
+        first = numbers[0]
+        numbers.sort(key=lambda number: begin_of(names[number]))
+        begins = [begin_of(names[number]) for number in numbers]
+        found.append((first, np.array(begins, np.int64), np.array(numbers, np.int32)))
+    return found
 
 
 @kernel
@@ -358,6 +384,7 @@ def scan(
         max_rows=len(rows), out=out.ctypes.data,
     )  # fmt: skip
     count, end, stop = (int(value) for value in out)
+    topics.tell_generations(rows[:count])
     if stop == ScanStop.UNKNOWN_TOPIC:
         return ScanResult(rows[: count + 1], end, ScanStop.UNKNOWN_TOPIC)
     return ScanResult(rows[:count], end, ScanStop(stop))

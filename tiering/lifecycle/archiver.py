@@ -43,9 +43,11 @@ _MOST_AT_ONCE = 10
 def _removal(
     topics: Sequence[Topic], names: Sequence[str], segment: Segment, tombstones: Sequence[Tombstone]
 ) -> Removal | None:
-    shown = {topic.name for topic in topics if not topic.hold}
+    held = {
+        topic.name for topic in topics if topic.hold
+    }  # one that was deleted is no topic, and things may wait for it
     erased = Erasures(
-        tombstone for tombstone in tombstones if tombstone.end > segment.base_offset and tombstone.topic in shown
+        tombstone for tombstone in tombstones if tombstone.end > segment.base_offset and tombstone.topic not in held
     )
     return partial(hidden_rows, topic_names=names, erased=erased) if erased else None
 

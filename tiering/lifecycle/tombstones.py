@@ -5,6 +5,9 @@ that nobody reads from the manifest whose data went. Erasures that follow each o
 one of them may have, so that a reader hashes a key once for all of them. A tombstone speaks of records below the end
 that the log had at the time: what is written later is seen, whatever its key. Store times are compared in ms,
 ``[from_ms, to_ms)``.
+
+A tombstone hides what waits for its topic as well (:mod:`~tiering.message.waiting`): from a delayed message, or half a
+transaction, a message of the topic would come, and one that has gone on still holds the body of that.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from tierlog.tiering.base.types import END_OF_TIME_MS, EVER, TimeBounds
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.properties import indexed_keys
 from tierlog.tiering.format.record import Record
+from tierlog.tiering.message.waiting import WAITING_TOPICS, real_topic
 
 #: Tombstones that may be open at once: each has about 250 bytes in the head, which every process reads.
 MAX_OPEN = 200
@@ -108,6 +112,12 @@ def is_for(tombstone: Tombstone, topic: str, keys: Collection[str], from_ms: int
 def hides_whole_topic(keys: Collection[str | None], from_ms: int | None, to_ms: int | None) -> bool:
     """Whether an erasure that is asked for like this leaves nothing of its topic: who means that says so in a word."""
     return not any(key is not None for key in keys) and not from_ms and to_ms in (None, END_OF_TIME_MS)
+
+
+def reaching(tombstones: Iterable[Tombstone], topic: str) -> tuple[Tombstone, ...]:
+    """Returns those that may hide anything of a topic; what waits in one may be for any other."""
+    is_waiting = topic in WAITING_TOPICS
+    return tuple(tombstone for tombstone in tombstones if is_waiting or tombstone.topic == topic)
 
 
 def refuse_too_many(head: Head, more: Tombstone) -> None:
@@ -233,6 +243,7 @@ class Erasures:
         for tombstone in self.tombstones:
             by_topic.setdefault(tombstone.topic, []).append(tombstone)
         self._by_topic = {topic: _TopicErasures(found) for topic, found in by_topic.items()}
+        self._everywhere = TombstoneRanges(self.tombstones)
         self._ids = frozenset(tombstone.tombstone_id for tombstone in self.tombstones)
         self._joined: tuple[object, Erasures] | None = None
 
@@ -250,17 +261,22 @@ class Erasures:
     def hides(self, record: Record) -> bool:
         """Whether any tombstone hides the record."""
         found = self._by_topic.get(record.topic)
+        if found is not None and found.hides(record):
+            return True
+        if record.topic not in WAITING_TOPICS or not self._everywhere.has(record.physical_offset, record.store_ms):
+            return False
+        found = self._by_topic.get(real_topic(record.topic, record.properties) or "")
         return found is not None and found.hides(record)
 
     def hidden_rows(
         self, topic: str, physical_offsets: NDArray[np.int64], store_ms: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Returns which records of a topic are hidden whatever their keys, and of which others their keys decide."""
-        found = self._by_topic.get(topic)
-        if found is None:
-            return np.zeros(len(store_ms), np.bool_), np.zeros(len(store_ms), np.bool_)
-        hidden = found.whole.has_rows(physical_offsets, store_ms)
-        return hidden, found.all.has_rows(physical_offsets, store_ms) & ~hidden
+        """Returns which records of a topic are hidden whatever they say, and of which others keys and properties
+        decide."""
+        reach, found = self._reach(topic), self._by_topic.get(topic)
+        nothing = np.zeros(len(store_ms), np.bool_)
+        hidden = nothing if found is None else found.whole.has_rows(physical_offsets, store_ms)
+        return hidden, nothing if reach is None else reach.has_rows(physical_offsets, store_ms) & ~hidden
 
     def of_key(self, topic: str, key: str) -> list[TombstoneRanges]:
         """Returns what is hidden of one key of a topic, beside what is hidden whatever the keys."""
@@ -268,18 +284,25 @@ class Erasures:
         return [] if found is None else found.of_key(key)
 
     def concerns(self, topic: str) -> bool:
-        """Whether anything of a topic is hidden."""
-        return topic in self._by_topic
+        """Whether anything of a topic may be hidden."""
+        return self._reach(topic) is not None
 
     def end_of(self, topic: str) -> int:
         """Returns the physical offset from which on nothing of a topic is hidden."""
-        found = self._by_topic.get(topic)
-        return 0 if found is None else found.all.end
+        reach = self._reach(topic)
+        return 0 if reach is None else reach.end
 
     def may_hide(self, run: TopicRun) -> bool:
         """Whether any record of the run may be hidden, by topic and time alone."""
-        found = self._by_topic.get(run.topic)
-        return found is not None and found.all.touches(run.bounds.min_store_ms, run.bounds.max_store_ms)
+        reach = self._reach(run.topic)
+        return reach is not None and reach.touches(run.bounds.min_store_ms, run.bounds.max_store_ms)
+
+    def _reach(self, topic: str) -> TombstoneRanges | None:
+        """Returns where records of a topic may be hidden; None for nowhere. What waits in one may be for any other."""
+        if topic in WAITING_TOPICS:
+            return self._everywhere if self._by_topic else None
+        found = self._by_topic.get(topic)
+        return None if found is None else found.all
 
 
 class FixedErasures:

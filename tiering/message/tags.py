@@ -20,8 +20,8 @@ from tierlog.tiering.format.hashing import tag_hash
 from tierlog.tiering.format.properties import decode_properties
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.kernels.scan import ScanRows
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _DELAY = "DELAY"
 _LEVEL = re.compile(r"[+-]?[0-9]{1,9}")
 #: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h

@@ -136,9 +136,12 @@ class Fetcher:
             if edge is not None:
                 return collector.nothing(*edge)
             if is_hot:
+                behind = queue.behind_gap(offset)
+                if behind > offset:
+                    return collector.nothing(PullStatus.NO_MATCHED_MESSAGE, behind, first, queue.end)
                 with _naming(topic, queue_id, offset):
                     return collector.from_hot(
-                        queue, self._known.current(), PullExtent(offset, first, queue.end, queue.end)
+                        queue.until_gap(offset), self._known.current(), PullExtent(offset, first, queue.end, queue.end)
                     )
             assert self._manifest is not None
             border = queue.snapshot.border

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,14 +12,15 @@ from tierlog.tiering.base.errors import BadMagicError, CorruptionError, StoreErr
 from tierlog.tiering.base.types import Boundary, Tier
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE
 from tierlog.tiering.format.record import Record
-from tierlog.tiering.hot.consume_queue import UnitArray
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, offset_by_time, shown_queue
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.message.stored_message import Messages, StoredMessage
 from tierlog.tiering.message.tags import TagFilter
+from tierlog.tiering.read.pull_result import MAX_MESSAGES
 
 _STEP = 256
 
@@ -96,6 +97,14 @@ class HotQueue:
                     yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
                 offset += 1
 
+    def behind_gap(self, offset: int) -> int:
+        """Returns the first offset from ``offset`` on that no gap among the hot messages has."""
+        return offset if self.shown is None else self.shown.behind_gap(offset)
+
+    def until_gap(self, offset: int) -> HotQueue:
+        """Returns the queue with the messages before the next gap, as far as a pull looks."""
+        return self if self.shown is None else replace(self, shown=self.shown.until_gap(offset, MAX_MESSAGES))
+
     def raw_units(self, start: int, end: int) -> UnitArray:
         """Units of the offsets ``[start, end)``, as far as there are any; the caller compares them."""
         return self.shown.raw_units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
@@ -147,7 +156,7 @@ def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | No
         elif isinstance(error, BadMagicError | TornRecordError):
             return None
         raise
-    topic = hot.topics.find(record.topic)
+    topic = hot.topics.entry_at(record.topic, offset)
     queue = topic and shown_queue(hot, snapshot, topic, record.queue_id)
     at = record.queue_offset
     if not queue or not queue.first <= at < queue.next:

@@ -23,10 +23,11 @@ from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.format.properties import TAGS
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.commit_log import Segment
-from tierlog.tiering.hot.consume_queue import UnitArray
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.kernels.record_slices import RecordSlices, SliceBounds
 from tierlog.tiering.lifecycle.tombstones import Erasures
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC, shows_tag
+from tierlog.tiering.message.tags import shows_tag
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 from tierlog.tiering.read.cold_queue import ColdQueue
 from tierlog.tiering.read.hot_queue import HotQueue
 from tierlog.tiering.read.pull_result import MAX_MESSAGES, MAX_READ_BYTES, PullExtent

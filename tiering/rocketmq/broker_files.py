@@ -27,8 +27,9 @@ from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, No
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_offset
 from tierlog.tiering.format.queue_unit import UNIT_BYTES, UNIT_DTYPE, is_prefill
-from tierlog.tiering.hot.consume_queue import MOST_QUEUES, UnitArray
+from tierlog.tiering.hot.consume_queue import MOST_QUEUES
 from tierlog.tiering.hot.topics import validate_foreign_topic
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.rocketmq.fastjson import JsonValue, parse_json
 
 #: (topic, group)

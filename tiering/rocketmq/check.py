@@ -20,7 +20,8 @@ from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_
 from tierlog.tiering.format.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from tierlog.tiering.format.queue_unit import LAST_EXTENSION
 from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
+from tierlog.tiering.message.tags import tag_codes
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 from tierlog.tiering.rocketmq.broker_files import broker_queues, broker_topics, read_consumer_offsets, read_topics
 
 QueueName = tuple[str, int]

@@ -53,6 +53,7 @@ from tierlog.service.cluster.queue_counts import QueueCounts
 from tierlog.service.cluster.view import ClusterView, claim_group
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
+from tierlog.service.follow.followed_broker import FollowedBroker
 from tierlog.service.observing.counts import HttpCounts, ObservedDoor
 from tierlog.service.server.connections import Connections
 from tierlog.tiering.base.clock import Clock, SystemClock
@@ -92,6 +93,7 @@ def create_app(
     clock: Clock | None = None,
     deliveries: Deliveries | None = None,
     doors: Callable[[], Sequence[ObservedDoor]] = tuple,
+    followed: Callable[[], Sequence[FollowedBroker]] = tuple,
 ) -> FastAPI:
     """Makes the application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
 
@@ -99,7 +101,8 @@ def create_app(
     admin calls on record; none by itself. ``cluster`` knows the other stores; None for a store that is alone. ``clock``
     is what relative times of requests are relative to; that of the machine by itself. ``deliveries`` are those of the
     store, started and closed by whoever made them; the application makes some of its own if it is given none.
-    ``doors`` are those for RocketMQ's clients, which metrics tell of.
+    ``doors`` are those for RocketMQ's clients, which metrics tell of, and ``followed`` the brokers that this process
+    follows into its stores.
     """
     needs_tokens = control is not None and control.is_on
     app = routed_app(access=needs_tokens)
@@ -107,7 +110,7 @@ def create_app(
     _share(
         app, engine, settings, counts, connections or Connections(settings.serve.max_connections), cluster=cluster,
         deliveries=deliveries or _deliveries_of(engine, settings, clock or SystemClock()),
-        doors=doors,
+        doors=doors, followed=followed,
     )  # fmt: skip
     app.state.connections.knows_callers = needs_tokens
     app.state.needs_tokens = needs_tokens
@@ -130,6 +133,7 @@ def _share(
     cluster: ClusterView | None,
     deliveries: Deliveries | None,
     doors: Callable[[], Sequence[ObservedDoor]],
+    followed: Callable[[], Sequence[FollowedBroker]],
 ) -> None:
     """Gives the application what its routes and layers share."""
     serve = settings.serve
@@ -144,8 +148,9 @@ def _share(
     app.state.answer_memory = answers
     app.state.metrics = Metrics(
         engine, counts, connections, lambda: answers.used_bytes, max_groups=settings.metrics.max_groups,
-        cluster=cluster, deliveries=deliveries, doors=doors,
+        cluster=cluster, deliveries=deliveries, doors=doors, followed=followed,
     )  # fmt: skip
+    app.state.followed = followed
 
 
 def _deliveries_of(engine: Served, settings: Settings, clock: Clock) -> Deliveries | None:

@@ -1,4 +1,5 @@
-"""A process that serves one store, alone or as a node of a cluster, or that answers queries over many stores.
+"""A process that serves one store, alone or as a node of a cluster, that answers queries over many stores, or that
+follows RocketMQ brokers.
 
 It opens what it serves, answers requests, and ends within 10 s of being asked to.
 """
@@ -13,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -32,8 +33,10 @@ from tierlog.service.access.caller import Caller, Scope
 from tierlog.service.access.control import AccessControl
 from tierlog.service.api.application.app import create_app
 from tierlog.service.api.application.authentication import LocalOnly, RequireToken
+from tierlog.service.api.application.followed_stores import FollowedStores
 from tierlog.service.api.errors import problem
 from tierlog.service.api.metrics import CONTENT_TYPE, Metrics
+from tierlog.service.archive.local_stores import LocalStores
 from tierlog.service.archive.querier import Querier
 from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.table_view import OwnNode, TableView
@@ -44,6 +47,8 @@ from tierlog.service.delivery.deliveries import Deliveries
 from tierlog.service.engine.opening import door_addresses
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED
+from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.service.follow.followers import Followers
 from tierlog.service.observing.counts import ObservedDoor
 from tierlog.service.observing.logs import configure_logs
 from tierlog.service.observing.tracing import tracer_of
@@ -153,6 +158,71 @@ def serve(
             audit.close()
 
     _serve(settings, run, forwards=settings.cluster.address is not None)
+
+
+def follow(
+    root: Path,
+    settings: Settings,
+    *,
+    cold_url: str | None = None,
+    store_id: str | None = None,
+    restore: bool = False,
+    ready: Callable[[str], None] = lambda url: print(f"tierlog: following, at {url}", file=sys.stderr, flush=True),
+    followers: Callable[[Settings, Tracer], Followers] | None = None,
+) -> None:
+    """Follows the brokers of the settings and serves their stores until SIGTERM or SIGINT. Main thread only.
+
+    Raises what :meth:`Followers.of` and :meth:`Followers.open` raise, and :class:`InvalidRequestError` if the address
+    cannot be listened on or the doors are set for several stores. ``followers`` makes others.
+    """
+    if len(settings.follow.brokers) > 1 and (settings.rocketmq.listen or settings.rocketmq.grpc_listen):
+        raise InvalidRequestError(
+            "the doors for RocketMQ's clients are of one store, and several brokers are followed",
+            hint="leave rocketmq.listen and rocketmq.grpc_listen out, or follow each broker by a process of its own",
+        )
+    if settings.cluster.address is not None:
+        raise InvalidRequestError(
+            "cluster.address is set, and stores that follow are in no cluster", hint="leave cluster.address out"
+        )
+
+    def run(process: _Process) -> None:
+        _check_volume(Path(root))
+        settings = process.settings
+        if followers is not None:
+            found = followers(settings, process.tracer)
+        else:
+            found = Followers.of(root, settings, cold_url=cold_url, store_id=store_id, tracer=process.tracer)
+        brokers, several = found.brokers(), len(found.brokers()) > 1
+        audits = {broker.store_id: _audit_log(Path(root) / broker.store_id, settings) for broker in brokers}
+        with contextlib.ExitStack() as opened:
+            for audit in audits.values():
+                opened.callback(audit.close)
+
+            def app_of(broker: FollowedBroker) -> ASGIApp:
+                store, audit, deliveries = broker.store, audits[broker.store_id], None
+                assert store is not None
+                if broker.state is FollowState.PROMOTED:
+                    deliveries = opened.enter_context(process.doors.of(store, settings, process.control, audit=audit))
+                return process.app(store, audit, None, deliveries=deliveries, followed=lambda: [broker])
+
+            app = FollowedStores(app_of)
+            found.listen(app.changed)
+            opened.callback(found.stop)
+            opened.callback(_last_resort, process.stopping)
+            found.open(restore=restore)
+            if several:
+                stores = LocalStores(
+                    lambda: {broker.store_id: broker.store for broker in brokers}, SystemClock(),
+                    timeout_s=settings.cluster.ask_timeout_ms / 1000,
+                )  # fmt: skip
+                querier = Querier.over(stores, cold_url, settings=settings, tracer=process.tracer)
+                opened.callback(querier.close)
+                querier.start()
+                app.whole = process.app(querier, None, None, followed=found.brokers)
+            found.start()
+            process.answer_by(app, ready)
+
+    _serve(settings, run, forwards=False)
 
 
 def serve_querier(
@@ -280,11 +350,22 @@ class _Process:
         deliveries: Deliveries | None = None,
     ) -> None:
         """Answers until it is asked to stop."""
-        app = create_app(
+        self.answer_by(self.app(engine, audit, cluster, deliveries=deliveries), ready)
+
+    def app(
+        self,
+        engine: Served,
+        audit: AuditLog | None,
+        cluster: ClusterView | None,
+        *,
+        deliveries: Deliveries | None = None,
+        followed: Callable[[], Sequence[FollowedBroker]] = tuple,
+    ) -> ASGIApp:
+        """Makes the application of what is served."""
+        return create_app(
             engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster,
-            connections=self.connections, deliveries=deliveries, doors=self.doors.observed,
+            connections=self.connections, deliveries=deliveries, doors=self.doors.observed, followed=followed,
         )  # fmt: skip
-        self.answer_by(app, ready)
 
     def answer_by(self, app: Callable[..., Any], ready: Callable[[str], None], *, has_kernels: bool = True) -> None:
         """Has an application answer until it is asked to stop; ``has_kernels``: whether it reads or writes messages."""

@@ -171,3 +171,6 @@ class ReadyOut(BaseModel):
     cold_error: str | None = Field(description="why the archive cannot be reached")
     index_error: str | None = Field(description="why the index cannot be written")
     damage: str | None = Field(description="what of the log is damaged, and what to do; all the rest is served")
+    follow_error: str | None = Field(
+        default=None, description="which broker is not followed or too far ahead, and why, where brokers are followed"
+    )

@@ -139,9 +139,16 @@ class FollowedStore:
         self._raise_limit()
         return end
 
-    def tail(self, most: int) -> tuple[int, bytes]:
+    def tail(self, most: int, below: int | None = None) -> tuple[int, bytes]:
         """Returns the last whole records and where they begin, to be compared; see :meth:`FollowedLog.tail`."""
-        return self._log.tail(most)
+        return self._log.tail(most, below)
+
+    @property
+    def archived_to(self) -> int:
+        """Physical offset below which everything is in segments of the archive, for all that is known here."""
+        head = None if self._parts.writers is None else self._parts.writers.mover.own_head()
+        seen = read_last_head(self._parts.directory.fs, self._parts.directory.paths)
+        return max(self._hot.log.begin, seen.archived_to, 0 if head is None else head.archived_to)
 
     # publishing
 
@@ -151,10 +158,7 @@ class FollowedStore:
         writers = self._parts.writers
         if writers is None:
             return self._hot.log.begin
-        head = writers.mover.own_head()
-        seen = read_last_head(self._parts.directory.fs, self._parts.directory.paths)
-        archived_to = max(seen.archived_to, 0 if head is None else head.archived_to)
-        return max(self._hot.log.begin, archived_to, writers.appends.writer.reach)
+        return max(self.archived_to, writers.appends.writer.reach)
 
     @property
     def publish_below(self) -> int:

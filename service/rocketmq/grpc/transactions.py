@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.copies import REAL_TOPIC
 from tierlog.service.delivery.transactions import TransactionOutcome
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.rocketmq.grpc.calls import DoorParts, GrpcCall
@@ -21,6 +20,7 @@ from tierlog.service.rocketmq.grpc.messages import shown_message
 from tierlog.service.rocketmq.grpc.protocol import enums, messages
 from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError
 from tierlog.tiering.message.stored_message import MESSAGE_ID_PATTERN, StoredMessage, offset_in_message_id
+from tierlog.tiering.message.waiting import REAL_TOPIC
 
 _TRANSACTION_ID = re.compile(f"([0-9]{{1,18}})-({MESSAGE_ID_PATTERN})")
 _OUTCOMES = {

@@ -186,6 +186,8 @@ class DoorCall(Generic[_Context_co]):
 
 #: A request to a store that takes messages.
 RemotingCall = DoorCall[Broker]
+#: A request to any door.
+AnyCall = DoorCall[DoorContext]
 #: A request to a store that is only read.
 ReadCall = DoorCall[ReadableBroker]
 

@@ -8,7 +8,8 @@ import pytest
 
 from tierlog import Archive, Message, Querier, Query, Store
 from tierlog.index.search.counts import CountQuery
-from tierlog.service.archive.querier import merged, topic_of
+from tierlog.service.archive.querier import merged
+from tierlog.service.cluster.fan_out import topic_of
 from tierlog.service.engine.catalogue import TopicInfo
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import TopicNotFoundError

@@ -22,7 +22,7 @@ from tierlog.tiering.base import errors
 
 NAMES = [module.__name__.rpartition(".")[2] for module in COMMANDS]
 #: What these print is no answer: a service runs, a shell reads a script.
-WITHOUT_FORMAT = {"serve", "completion"}
+WITHOUT_FORMAT = {"serve", "follow", "completion"}
 
 
 def command(name: str) -> argparse.ArgumentParser:

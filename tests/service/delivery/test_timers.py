@@ -15,7 +15,6 @@ from tierlog.service.delivery.timer_state import PendingTimers
 from tierlog.service.delivery.timers import (
     MAX_DELAY_MS,
     NOTE_TOPIC,
-    TIMER_TOPIC,
     RecallHandle,
     Timers,
     scheduled,
@@ -26,6 +25,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeErro
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.format.properties import decode_properties, encode_properties
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.waiting import TIMER_TOPIC
 
 NOW = 1_700_000_000_000
 

@@ -14,11 +14,9 @@ from tests.support.stores.engines import small_settings, tiny_settings
 from tests.support.world import World
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.copies import messages_from
-from tierlog.service.delivery.timers import TIMER_TOPIC
 from tierlog.service.delivery.transactions import (
     CHECK_EVERY_MS,
     DROPPED_TOPIC,
-    HALF_TOPIC,
     MAX_CHECKS,
     OP_TOPIC,
     TIMEOUT_MS,
@@ -33,6 +31,7 @@ from tierlog.tiering.format.properties import UNIQ_KEY, encode_properties
 from tierlog.tiering.format.record import SysFlag
 from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage, offset_in_message_id
+from tierlog.tiering.message.waiting import HALF_TOPIC, TIMER_TOPIC
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK, TransactionOutcome.UNKNOWN
 BORN_HOST = bytes((10, 1, 2, 3)) + (54321).to_bytes(4)

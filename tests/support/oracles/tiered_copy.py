@@ -26,7 +26,7 @@ from tierlog.tiering.base.fs import ByteArray, FileSystem
 from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.format.queue_unit import UNIT_BYTES, UNIT_DTYPE
 from tierlog.tiering.format.record import Record, decode_record
-from tierlog.tiering.hot.consume_queue import UnitArray
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.rocketmq.fastjson import JsonValue, parse_json
 
 INDEX_TOPIC = "rmq_sys_INDEX"

@@ -15,7 +15,8 @@ from tierlog.tiering.format.properties import encode_properties
 from tierlog.tiering.format.record import encode_record
 from tierlog.tiering.kernels.scan import TopicTable, scan
 from tierlog.tiering.message.batch import Message
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
+from tierlog.tiering.message.tags import tag_codes
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 from tierlog.tiering.objects.memory import MemoryObjectStore
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import AnyCall, CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 from tierlog.tiering.rocketmq.frames import PROTOCOL_VERSION
 
 #: The version of RocketMQ whose protocol this is, as tools show it.
-_VERSION_NAME = "V5_4_0"
+VERSION_NAME = "V5_4_0"
 
 
 @handles(RequestCode.GET_BROKER_RUNTIME_INFO, lane=CallLane.READ)
@@ -23,7 +23,7 @@ def runtime_info(call: RemotingCall) -> RemotingAnswer:
     own = {
         "brokerActive": True,
         "brokerVersion": PROTOCOL_VERSION,
-        "brokerVersionDesc": _VERSION_NAME,
+        "brokerVersionDesc": VERSION_NAME,
         "commitLogDirCapacity": f"Total : {total} B, Free : {free} B.",
         "commitLogDiskRatio": round(1 - free / total, 4) if total else 0,
         "commitLogMaxOffset": stats["log_end"],
@@ -45,7 +45,7 @@ def _text(value: object) -> str:
 
 
 @handles(RequestCode.VIEW_BROKER_STATS_DATA, lane=CallLane.LOOP)
-def stats_of(call: RemotingCall) -> RemotingAnswer:
+def stats_of(call: AnyCall) -> RemotingAnswer:
     """Says that there are no rates by topic or group, in the form in which tools take it for none yet."""
     name, key = call.text("statsName")[:100], call.text("statsKey")[:300]
     return refusal(ResponseCode.SYSTEM_ERROR, f"the stats <{name}> <{key}> do not exist")

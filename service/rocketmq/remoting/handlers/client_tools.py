@@ -7,7 +7,7 @@ its queues (INVOKE_BROKER_TO_GET_CONSUMER_STATUS, for which all members are aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import is_group_topic
 from tierlog.service.rocketmq.access import SIGNING_FIELDS
 from tierlog.service.rocketmq.remoting import java_json
-from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import AnyCall, CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import Member
 from tierlog.service.rocketmq.remoting.handlers.group_tools import may_know, subscription_json
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -34,6 +34,11 @@ def consumer_connections(call: RemotingCall) -> RemotingAnswer:
     members = call.broker.clients.consumers(group)
     if not members or not may_know(call, group):
         return refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group {group[:300]!r} is not online")
+    return connections_of(call, members)
+
+
+def connections_of(call: AnyCall, members: Sequence[Member]) -> RemotingAnswer:
+    """Answers with members of a group and what they read, as far as the caller may know of it."""
     newest = {
         topic: one
         for member in members
@@ -53,7 +58,7 @@ def consumer_connections(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, lane=CallLane.LOOP)
-def producer_connections(call: RemotingCall) -> RemotingAnswer:
+def producer_connections(call: AnyCall) -> RemotingAnswer:
     """Answers with the clients of a group of producers."""
     call.caller.check_everywhere(Scope.READ)
     group = call.text("producerGroup")
@@ -64,7 +69,7 @@ def producer_connections(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.GET_ALL_PRODUCER_INFO, lane=CallLane.LOOP)
-def producers(call: RemotingCall) -> RemotingAnswer:
+def producers(call: AnyCall) -> RemotingAnswer:
     """Answers with all producers, by group."""
     call.caller.check_everywhere(Scope.READ)
     clients, now_ms = call.broker.clients, call.broker.clock.now_ms()
@@ -101,7 +106,7 @@ def _connections(members: Iterable[Member]) -> list[dict[str, Any]]:
 
 
 @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, lane=CallLane.LOOP)
-def running_info(call: RemotingCall) -> RemotingAnswer | None:
+def running_info(call: AnyCall) -> RemotingAnswer | None:
     """Hands on what a consumer says of itself."""
     call.caller.check_everywhere(Scope.READ)
     return _hand_on(call, call.frame.body)
@@ -117,13 +122,13 @@ def consume_directly(call: RemotingCall) -> RemotingAnswer | None:
     return None
 
 
-def _hand_on_later(call: RemotingCall, body: bytes, more: dict[str, str]) -> None:
+def _hand_on_later(call: AnyCall, body: bytes, more: dict[str, str]) -> None:
     answer = _hand_on(call, body, more)
     if answer is not None:
         call.reply(answer)
 
 
-def _hand_on(call: RemotingCall, body: bytes, more: dict[str, str] | None = None) -> RemotingAnswer | None:
+def _hand_on(call: AnyCall, body: bytes, more: dict[str, str] | None = None) -> RemotingAnswer | None:
     """Asks the client that is meant; to be called on the loop."""
     member = _member(call)
     if member is None:
@@ -143,14 +148,14 @@ def _hand_on(call: RemotingCall, body: bytes, more: dict[str, str] | None = None
     return None
 
 
-def _member(call: RemotingCall) -> Member | None:
+def _member(call: AnyCall) -> Member | None:
     client_id = call.text("clientId")
     members = call.broker.clients.consumers(call.text("consumerGroup"))
     return next((one for one in members if one.client_id == client_id), None)
 
 
 @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, lane=CallLane.LOOP)
-def consumer_status(call: RemotingCall) -> RemotingAnswer | None:
+def consumer_status(call: AnyCall) -> RemotingAnswer | None:
     """Asks the members of a group where they are in the queues of a topic."""
     group, topic, only = call.text("group"), call.text("topic"), call.text("clientAddr", "")
     call.caller.check(Scope.READ, topic)

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import orjson
+
 from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import RETRY_PREFIX, is_group_topic
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.broker import Broker
-from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import AnyCall, CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.clients import Member, Subscription
 from tierlog.service.rocketmq.remoting.handlers.topic_tools import data_version, queues_of, stored_ms
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
@@ -137,7 +139,7 @@ def consume_stats(call: RemotingCall) -> RemotingAnswer:
             stats = {
                 "brokerOffset": end,
                 "consumerOffset": offset,
-                "lastTimestamp": stored_ms(broker, name, queue_id, offset - 1) if offset else 0,
+                "lastTimestamp": stored_ms(broker.store, name, queue_id, offset - 1) if offset else 0,
                 "pullOffset": offset,
             }
             found.append((MessageQueue(broker.name, queue_id, name), stats))
@@ -162,7 +164,7 @@ def topics_of_group(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, lane=CallLane.LOOP)
-def subscription_of_group(call: RemotingCall) -> RemotingAnswer:
+def subscription_of_group(call: AnyCall) -> RemotingAnswer:
     """Answers with what the members of a group read of a topic."""
     group, topic = call.text("group"), call.text("topic")
     call.caller.check(Scope.READ, topic)
@@ -202,15 +204,24 @@ def reset_offsets(call: RemotingCall) -> RemotingAnswer:
         places = {(topic, broker.name, queue_id): offset for queue_id, offset in found.items()}
         broker.offsets.forget(lambda place: place[:2] == (group, topic))
         broker.store.groups.commit(group, places, reset=True)
-    for member in broker.clients.consumers(group):
-        broker.call_soon(partial(_tell_reset, member, call, found))
-    table = java_json.table((MessageQueue(broker.name, at, topic), offset) for at, offset in sorted(found.items()))
-    return RemotingAnswer(body=java_json.encode({"offsetTable": table}))
+    tell_reset(call, broker.name, found)
+    return RemotingAnswer(body=java_json.encode({"offsetTable": offset_table(broker.name, topic, found)}))
 
 
-def _tell_reset(member: Member, call: RemotingCall, offsets: Mapping[int, int]) -> None:
+def offset_table(name: str, topic: str, offsets: Mapping[int, int]) -> orjson.Fragment:
+    """Returns offsets of a topic's queues in a broker as tools and clients read them."""
+    return java_json.table((MessageQueue(name, at, topic), offset) for at, offset in sorted(offsets.items()))
+
+
+def tell_reset(call: AnyCall, name: str, offsets: Mapping[int, int]) -> None:
+    """Tells the members of the group that a reset names where they are in the queues of its topic now."""
+    for member in call.broker.clients.consumers(call.text("group")):
+        call.broker.call_soon(partial(_tell_reset, member, call, name, offsets))
+
+
+def _tell_reset(member: Member, call: AnyCall, name: str, offsets: Mapping[int, int]) -> None:
     """Tells a member its new offsets; that of C++ reads a list, all others a table."""
-    topic, name = call.text("topic"), call.broker.name
+    topic = call.text("topic")
     entries: Any
     if member.connection.language == _CPP:
         entries = [
@@ -218,7 +229,7 @@ def _tell_reset(member: Member, call: RemotingCall, offsets: Mapping[int, int]) 
             for at, offset in sorted(offsets.items())
         ]
     else:
-        entries = java_json.table((MessageQueue(name, at, topic), offset) for at, offset in sorted(offsets.items()))
+        entries = offset_table(name, topic, offsets)
     fields = {"group": call.text("group"), "isForce": "true", "timestamp": call.text("timestamp", "-1"), "topic": topic}
     member.connection.push(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, java_json.encode({"offsetTable": entries})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from tierlog.index.search.query import Query
 from tierlog.service.access.caller import Scope
-from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import AnyCall, CallLane, RemotingAnswer, RemotingCall, handles, refusal
 from tierlog.service.rocketmq.remoting.handlers.pulling import MOST_BYTES, check_may_read
 from tierlog.tiering.base.types import END_OF_TIME_MS
 from tierlog.tiering.format.record import encode_record
+from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 #: Clients of RocketMQ wait 6 to 15 s: what is found by then is answered.
@@ -21,6 +25,14 @@ _TAG_INDEX = "T"
 @handles(RequestCode.QUERY_MESSAGE, lane=CallLane.READ)
 def messages_of_key(call: RemotingCall) -> RemotingAnswer:
     """Answers with the newest messages that have a key, in a range of store times that includes its ends."""
+    query, store, found = query_of(call), call.broker.store, []
+    if query is not None and store.find_queues(query.topic) is not None:
+        found = store.query(replace(query, timeout_ms=_TIMEOUT_MS), page_bytes=MOST_BYTES).messages
+    return answer_of_found(call, found)
+
+
+def query_of(call: AnyCall) -> Query | None:
+    """Returns what is asked for, once the caller may read it; None for a range of times that is empty."""
     topic, key = call.text("topic"), call.text("key")
     check_may_read(call, topic)
     limit = call.number("maxNum", _DEFAULT_MESSAGES)
@@ -28,14 +40,17 @@ def messages_of_key(call: RemotingCall) -> RemotingAnswer:
         limit = _DEFAULT_MESSAGES
     begin_ms = max(0, call.number("beginTimestamp", 0))
     end_ms = min(call.number("endTimestamp", END_OF_TIME_MS) + 1, END_OF_TIME_MS)
-    found = []
-    if begin_ms < end_ms and call.broker.store.find_queues(topic) is not None:
-        is_tag = call.text("indexType", "") == _TAG_INDEX
-        query = Query(
-            topic, key=None if is_tag else key, tag=key if is_tag else None, from_ms=begin_ms, to_ms=end_ms,
-            limit=min(max(1, limit), _MOST_MESSAGES), timeout_ms=_TIMEOUT_MS,
-        )  # fmt: skip
-        found = call.broker.store.query(query, page_bytes=MOST_BYTES).messages
+    if begin_ms >= end_ms:
+        return None
+    is_tag = call.text("indexType", "") == _TAG_INDEX
+    return Query(
+        topic, key=None if is_tag else key, tag=key if is_tag else None, from_ms=begin_ms, to_ms=end_ms,
+        limit=min(max(1, limit), _MOST_MESSAGES),
+    )  # fmt: skip
+
+
+def answer_of_found(call: AnyCall, found: Sequence[StoredMessage]) -> RemotingAnswer:
+    """Answers a look-up by key with what was found."""
     if not found:
         answer = refusal(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
         answer.fields = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}

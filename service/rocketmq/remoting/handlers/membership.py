@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import QUEUES_OF_GROUP, RETRY_PREFIX
-from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
-from tierlog.service.rocketmq.remoting.clients import parse_heartbeat, parse_subscription
+from tierlog.service.rocketmq.remoting.calls import (
+    AnyCall,
+    CallLane,
+    RemotingAnswer,
+    RemotingCall,
+    handles,
+    refusal,
+)
+from tierlog.service.rocketmq.remoting.clients import Heartbeat, parse_heartbeat, parse_subscription
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
@@ -18,19 +25,23 @@ _TAG = "TAG"
 def heartbeat(call: RemotingCall) -> RemotingAnswer:
     """Keeps a client's groups alive; the topic of a group's messages to deliver again is there when it is answered."""
     beat = parse_heartbeat(call.document())
-    store = call.broker.store
     for one in beat.consumers:
         for topic in one.subscriptions:
             if not topic.startswith(RETRY_PREFIX):
                 call.caller.check(Scope.READ, topic)
-        store.make_topic(RETRY_PREFIX + one.group, QUEUES_OF_GROUP, may_make=True)
+        call.broker.store.make_topic(RETRY_PREFIX + one.group, QUEUES_OF_GROUP, may_make=True)
+    return kept_alive(call, beat)
+
+
+def kept_alive(call: AnyCall, beat: Heartbeat) -> RemotingAnswer:
+    """Keeps a client's groups alive."""
     are_known = call.broker.clients.heartbeat(beat, call.connection)
     is_as_before = are_known and beat.fingerprint
     return RemotingAnswer({_KNOWS_FINGERPRINTS: "true", _HAS_CHANGED: "false" if is_as_before else "true"})
 
 
 @handles(RequestCode.UNREGISTER_CLIENT, lane=CallLane.LOOP)
-def unregister(call: RemotingCall) -> RemotingAnswer:
+def unregister(call: AnyCall) -> RemotingAnswer:
     """Ends a client's membership in groups."""
     consumer, producer = call.text("consumerGroup", ""), call.text("producerGroup", "")
     call.broker.clients.leave(call.text("clientID"), consumer=consumer or None, producer=producer or None)
@@ -38,7 +49,7 @@ def unregister(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, lane=CallLane.LOOP)
-def consumers_of_group(call: RemotingCall) -> RemotingAnswer:
+def consumers_of_group(call: AnyCall) -> RemotingAnswer:
     """Answers with the ids of a group's clients, which each of them shares the queues out by."""
     group = call.text("consumerGroup")
     found = [one.client_id for one in call.broker.clients.consumers(group)]
@@ -48,7 +59,7 @@ def consumers_of_group(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.CHECK_CLIENT_CONFIG, lane=CallLane.LOOP)
-def check_client(call: RemotingCall) -> RemotingAnswer:
+def check_client(call: AnyCall) -> RemotingAnswer:
     """Says whether a subscription can be served: by tags, yes; by an expression of SQL92, no."""
     document = call.document()
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tierlog.service.rocketmq.remoting.calls import (
     CallLane,
     OnLaneError,
+    ReadCall,
     RemotingAnswer,
-    RemotingCall,
     handles,
     refusal,
 )
@@ -17,7 +17,7 @@ from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET, lane=CallLane.READ)
-def committed_offset(call: RemotingCall) -> RemotingAnswer:
+def committed_offset(call: ReadCall) -> RemotingAnswer:
     """Answers with a group's offset in a queue, or that it has none.
 
     Of a queue that still has its first message a new group begins at 0, whatever its consumers would like: to begin at
@@ -35,7 +35,7 @@ def committed_offset(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.UPDATE_CONSUMER_OFFSET, lane=CallLane.LOOP)
-def commit_offset(call: RemotingCall) -> RemotingAnswer:
+def commit_offset(call: ReadCall) -> RemotingAnswer:
     """Commits a group's offset in a queue, durably if the client waits for it."""
     group, topic, queue_id = call.text("consumerGroup"), call.text("topic"), call.number("queueId")
     offset = call.number("commitOffset")
@@ -52,19 +52,19 @@ def commit_offset(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.GET_MAX_OFFSET, lane=CallLane.READ)
-def max_offset(call: RemotingCall) -> RemotingAnswer:
+def max_offset(call: ReadCall) -> RemotingAnswer:
     """Answers with the end of a queue."""
     return _offset(_range(call)[1])
 
 
 @handles(RequestCode.GET_MIN_OFFSET, lane=CallLane.READ)
-def min_offset(call: RemotingCall) -> RemotingAnswer:
+def min_offset(call: ReadCall) -> RemotingAnswer:
     """Answers with the first offset of a queue, in both tiers."""
     return _offset(_range(call)[0])
 
 
 @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lane=CallLane.READ)
-def offset_by_time(call: RemotingCall) -> RemotingAnswer:
+def offset_by_time(call: ReadCall) -> RemotingAnswer:
     """Answers with the offset of a store time, the first or the last message with it."""
     topic, queue_id = call.text("topic"), call.number("queueId")
     check_may_read(call, topic)
@@ -73,7 +73,7 @@ def offset_by_time(call: RemotingCall) -> RemotingAnswer:
 
 
 @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, lane=CallLane.READ)
-def earliest_time(call: RemotingCall) -> RemotingAnswer:
+def earliest_time(call: ReadCall) -> RemotingAnswer:
     """Answers with the store time of a queue's first message; -1 if it has none."""
     least, end = _range(call)
     if least >= end:
@@ -82,7 +82,7 @@ def earliest_time(call: RemotingCall) -> RemotingAnswer:
     return RemotingAnswer({"timestamp": str(found[0].record.store_ms if found else -1)})
 
 
-def _range(call: RemotingCall) -> tuple[int, int]:
+def _range(call: ReadCall) -> tuple[int, int]:
     topic = call.text("topic")
     check_may_read(call, topic)
     return call.broker.store.offsets(topic, call.number("queueId"))

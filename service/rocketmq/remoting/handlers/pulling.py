@@ -7,7 +7,7 @@ from functools import partial
 
 from tierlog.service.access.caller import Scope
 from tierlog.service.delivery.group_topics import is_group_topic
-from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
+from tierlog.service.rocketmq.remoting.calls import AnyCall, CallLane, ReadCall, RemotingAnswer, handles, refusal
 from tierlog.service.rocketmq.remoting.handlers.routes import MASTER_ID
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import PullStatus
@@ -35,7 +35,7 @@ _MASTER = str(MASTER_ID)
 
 
 @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, lane=CallLane.READ)
-def pull(call: RemotingCall) -> RemotingAnswer | None:
+def pull(call: ReadCall) -> RemotingAnswer | None:
     """Answers with records from an offset on; where there are none, and the client likes to wait, when some come."""
     if call.connection.is_behind:
         call.again_when_caught_up()
@@ -70,12 +70,12 @@ def pull(call: RemotingCall) -> RemotingAnswer | None:
     raise AssertionError  # nothing in it suppresses an error
 
 
-def check_may_read(call: RemotingCall, topic: str) -> None:
+def check_may_read(call: AnyCall, topic: str) -> None:
     """Raises :class:`ForbiddenError` unless the caller may read the topic; of a group's own, it may if any."""
     call.caller.check(Scope.READ, None if is_group_topic(topic) else topic)
 
 
-def _tag_hashes(call: RemotingCall, group: str, topic: str, flags: int) -> frozenset[int] | RemotingAnswer | None:
+def _tag_hashes(call: ReadCall, group: str, topic: str, flags: int) -> frozenset[int] | RemotingAnswer | None:
     """Returns the hashes of the tags that are wanted, None for all; or what to answer instead."""
     if flags & PullFlag.SUBSCRIPTION:
         expression, kind = call.text("subscription", "*"), call.text("expressionType", _TAG)
@@ -94,7 +94,7 @@ def _tag_hashes(call: RemotingCall, group: str, topic: str, flags: int) -> froze
     return None if wanted is None else wanted.hashes
 
 
-def _unfiltered(call: RemotingCall) -> RemotingAnswer | None:
+def _unfiltered(call: ReadCall) -> RemotingAnswer | None:
     """Lets a client have everything whose newest subscription is not known, or refuses what is no filter by tags.
 
     Java's clients give their subscription a new version with each change of their queues. The heartbeat that says so is

@@ -11,6 +11,7 @@ import contextlib
 from typing import Any
 
 from tierlog.service.access.caller import Scope
+from tierlog.service.engine.store import Store
 from tierlog.service.rocketmq.remoting import java_json
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
@@ -109,7 +110,7 @@ def topic_stats(call: RemotingCall) -> RemotingAnswer:
     for queue_id in range(queues_of(broker, topic)):
         first, end = broker.store.offsets(topic, queue_id)
         stats = {
-            "lastUpdateTimestamp": stored_ms(broker, topic, queue_id, end - 1) if end > first else 0,
+            "lastUpdateTimestamp": stored_ms(broker.store, topic, queue_id, end - 1) if end > first else 0,
             "maxOffset": end,
             "minOffset": first,
         }
@@ -162,10 +163,10 @@ def data_version() -> dict[str, Any]:
     return {"counter": 0, "stateVersion": 0, "timestamp": 0}
 
 
-def stored_ms(broker: Broker, topic: str, queue_id: int, offset: int) -> int:
+def stored_ms(store: Store, topic: str, queue_id: int, offset: int) -> int:
     """Returns when the message at an offset was stored; 0 where it is gone or nobody can tell."""
     with contextlib.suppress(StoreError):
-        found = broker.store.pull(topic, queue_id, offset, 1).messages
+        found = store.pull(topic, queue_id, offset, 1).messages
         if found and found[0].record.queue_offset == offset:
             return found[0].record.store_ms
     return 0

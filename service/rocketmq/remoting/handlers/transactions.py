@@ -14,7 +14,6 @@ from functools import partial
 from itertools import count
 
 from tierlog.service.access.caller import Scope
-from tierlog.service.delivery.copies import REAL_QUEUE, REAL_TOPIC
 from tierlog.service.delivery.transactions import TransactionOutcome
 from tierlog.service.rocketmq.remoting.broker import Broker
 from tierlog.service.rocketmq.remoting.calls import CallLane, RemotingAnswer, RemotingCall, handles, refusal
@@ -22,6 +21,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundErro
 from tierlog.tiering.format.properties import UNIQ_KEY
 from tierlog.tiering.format.record import SysFlag, encode_record
 from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.message.waiting import REAL_QUEUE, REAL_TOPIC
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 _OUTCOMES: Mapping[int, TransactionOutcome] = {

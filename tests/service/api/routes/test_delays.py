@@ -13,7 +13,7 @@ from tests.support.service.api_client import ApiClient
 from tests.support.stores.delay_world import DelayWorld
 from tests.support.stores.engines import tiny_settings
 from tierlog.service.api.application.app import create_app
-from tierlog.service.delivery.timers import TIMER_TOPIC
+from tierlog.tiering.message.waiting import TIMER_TOPIC
 
 TEN_MESSAGES = {"messages": [{"body": f"order {number}", "keys": ["4711"], "tag": "t"} for number in range(10)]}
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.rocketmq.remoting_world import HandClock, RemotingWorld, remoting_world
-from tierlog.service.delivery.transactions import HALF_TOPIC
 from tierlog.tiering.format.record import SysFlag, decode_record
 from tierlog.tiering.message.stored_message import offset_in_message_id
+from tierlog.tiering.message.waiting import HALF_TOPIC
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 from tierlog.tiering.rocketmq.frames import Frame
 

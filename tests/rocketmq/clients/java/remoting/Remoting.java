@@ -8,8 +8,11 @@ final class Remoting {
     }
 
     static Driver driver(Producers producers, Consumers consumers) {
+        Floods floods = new Floods(producers);
         return new Driver()
             .with("send", producers::send)
+            .with("flood", floods::start)
+            .with("flood-end", floods::end)
             .with("query", producers::query)
             .with("view", producers::view)
             .with("transaction", producers::transaction)

@@ -1,0 +1,116 @@
+"""A broker is killed, loses the end of its log or all of it, removes what is not here; a bucket refuses everything."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.rocketmq.brokers.conftest import Begin
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.rocketmq.following import Following, check_messages, differing
+from tests.support.rocketmq.real_brokers import CLOCK, until
+from tierlog.index.search.query import Query
+from tierlog.service.follow.followed_broker import FollowState
+from tierlog.tiering.objects.memory import MemoryObjectStore
+
+SEED = int(os.environ.get("TIERLOG_SEED") or 24)
+KILLS = 3
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_broker_that_was_killed_and_lost_the_end_of_its_log_is_followed_on(
+    flush: str, begin: Begin, tmp_path: Path
+) -> None:
+    cluster = begin(flushDiskType=flush)
+    broker, chance = cluster.broker, random.Random(f"{SEED} {flush}")
+    cluster.client.send(cluster.topics[0], "first")
+    with Following(tmp_path, broker, "by-network") as by_network:
+        for _ in range(KILLS if flush == "ASYNC_FLUSH" else 1):
+            with Following(tmp_path, broker, "by-directory", store=broker.store) as by_directory:
+                flood = cluster.flood(bytes=2000)
+                cluster.grow(chance.randrange(100_000, 1_500_000))
+                broker.kill()
+                beside_it = by_directory.hot
+            # whoever reads its files ends with it; nobody publishes what the broker or who reads has not flushed
+            kept = max(by_network.hot.publish_below, beside_it.publish_below)
+            broker.lose_end(chance.randint(kept, max(kept, by_network.hot.log.end, beside_it.log.end)))
+            broker.start()
+            flood.end(now=True)
+            sent = cluster.flood(count=500).end()
+            with Following(tmp_path, broker, "by-directory", store=broker.store) as by_directory:
+                for follower in (by_network, by_directory):
+                    follower.reach(broker.bounds().max_offset)
+                    assert differing(follower.root, broker) == []
+                    check_messages(follower.store, sent, seed=SEED)
+
+
+def test_what_a_broker_removed_while_its_follower_was_away_is_a_gap_that_answers_name(
+    begin: Begin, tmp_path: Path
+) -> None:
+    cluster = begin()
+    broker = cluster.broker
+    before = cluster.flood(count=2000).end()
+    with Following(tmp_path, broker, "away") as follower:
+        follower.reach(broker.bounds().max_offset)
+        end = follower.broker.end
+    lost = cluster.flood(count=8000).end()
+    begin_again = cluster.remove_segments()
+    from_ms = CLOCK.now_ms()
+    with Following(tmp_path, broker, "away") as follower:
+        follower.reach(broker.bounds().max_offset)
+        after = cluster.flood(count=2000).end()
+        follower.reach(broker.bounds().max_offset)
+        assert follower.broker.gap_bytes == begin_again - end
+        assert differing(follower.root, broker) == []
+        kept = [each for each in lost if each.physical_offset >= begin_again]
+        for some in (before, kept, after):
+            check_messages(follower.store, some, seed=SEED)
+        missing = next(each for each in lost if end < each.physical_offset < begin_again)
+        answer = follower.store.query(Query(topic=missing.topic, key=missing.key))
+        assert (answer.messages, answer.coverage.complete) == ([], False)
+        answer = follower.store.query(Query(topic=missing.topic, key=missing.key, from_ms=from_ms))
+        assert (answer.messages, answer.coverage.complete) == ([], True)
+
+
+def test_while_a_bucket_refuses_everything_the_log_goes_on_and_the_archive_catches_up(
+    begin: Begin, tmp_path: Path
+) -> None:
+    cluster = begin()
+    broker = cluster.broker
+    first = cluster.flood(count=1000).end()
+    inner = MemoryObjectStore(CLOCK)
+    bucket = FaultyObjectStore(inner)
+    with Following(tmp_path, broker, "refused", objects=bucket) as follower:
+        follower.reach(broker.bounds().max_offset)
+        for write in ("put", "upload"):
+            bucket.fail_before(write, times=None)
+        sent = cluster.flood(count=6000).end()
+        end = broker.bounds().max_offset
+        follower.reach(end)
+        assert follower.broker.state is FollowState.FOLLOWING
+        check_messages(follower.store, sent, seed=SEED)
+        bucket.heal()
+        until(lambda: follower.archived_to >= end - end % broker.segment_bytes, lambda: "the archive catches up")
+        assert differing(follower.root, broker) == []
+        check_messages(follower.store, first + sent, seed=SEED)
+
+
+def test_all_that_a_sync_master_acknowledged_is_here_when_its_volume_is_destroyed(begin: Begin, tmp_path: Path) -> None:
+    # a producer waits for a slave where two copies are asked for, the master's own being one
+    cluster = begin(brokerRole="SYNC_MASTER", inSyncReplicas=2, flushDiskType="SYNC_FLUSH")
+    broker = cluster.broker
+    with Following(tmp_path, broker, "replica", mode="replica") as follower:
+        follower.reach(broker.bounds().max_offset)
+        cluster.client.send(cluster.topics[0], "first")
+        flood = cluster.flood()
+        cluster.grow(1_000_000)
+        broker.kill()
+        shutil.rmtree(broker.store)
+        acknowledged = flood.end(now=True)
+        assert len(acknowledged) > 100, flood.told
+    with Following(tmp_path, broker, "replica", mode="replica") as follower:
+        check_messages(follower.store, acknowledged, seed=SEED, samples=len(acknowledged))

@@ -1,0 +1,233 @@
+"""Look-ups that tools make at every broker of a topic: each message is found once, here or there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.rocketmq.answering_world import CLUSTER, AnsweringWorld, answering_world, log_of
+from tests.support.rocketmq.pulled import decoded
+from tests.support.rocketmq.remoting_client import RemotingClient
+from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
+from tierlog.service.follow.answering.node import entries
+from tierlog.service.follow.followed_broker import FollowState
+from tierlog.tiering.format.record import Record
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+
+_EVER = {"beginTimestamp": 0, "endTimestamp": (1 << 63) - 1, "maxNum": 64}
+
+
+def found(client: RemotingClient, key: str, topic: str = "orders", **more: object) -> list[Record]:
+    answer = client.ask(RequestCode.QUERY_MESSAGE, {"topic": topic, "key": key, **_EVER, **more})
+    assert answer.code in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+    return decoded(answer.body)
+
+
+def records(log: BrokerLog) -> list[Record]:
+    """All messages of ``orders``, in the order of the log, from a store that has nothing else to say."""
+    found, at = [], 0
+    while at < log.end:
+        size = int.from_bytes(log.data[at : at + 4], "big")
+        if log.data[at + 4 : at + 8] == bytes.fromhex("CBD43194"):
+            at += size
+            continue
+        found += decoded(log.data[at : at + size])
+        at += size
+    return [one for one in found if one.topic == "orders"]
+
+
+def key_of(record: Record) -> str:
+    return record.properties["KEYS"]
+
+
+def test_what_the_broker_no_longer_has_is_found_and_what_it_has_is_left_to_it(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        border = 2 * SEGMENT_BYTES
+        world.followed[0].keep_from(border)
+        everything = records(log)
+        assert {one.physical_offset < border for one in everything} == {True, False}
+        for record in everything:
+            expected = [record] if record.physical_offset < border else []
+            assert found(client, key_of(record)) == expected
+            answer = client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": record.physical_offset})
+            assert (answer.code == ResponseCode.SUCCESS) == bool(expected)
+
+
+def test_hits_of_the_live_broker_do_not_crowd_out_older_ones(tmp_path: Path) -> None:
+    log = log_of([Message("orders", b"%d" % number, ("same",)) for number in range(300)])
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        everything = records(log)
+        world.followed[0].keep_from(everything[3].physical_offset)
+        assert len(everything) - 3 > 256
+        assert found(client, "same", maxNum=2) == everything[2:0:-1]
+
+
+def test_a_client_may_ask_as_it_does_for_an_own_id(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        world.followed[0].keep_from(log.end)
+        (record,) = found(client, "key-3", _UNIQUE_KEY_QUERY="true", indexType="U", maxNum=0)
+        assert key_of(record) == "key-3"
+
+
+def test_the_border_moves_with_the_brokers_removal(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        assert found(client, "key-0") == []
+        world.followed[0].keep_from(SEGMENT_BYTES)
+        world.wait_until(lambda: found(client, "key-0"))
+
+
+def test_of_a_broker_that_is_down_everything_is_found(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        world.followed[0].live.close()
+        assert [found(client, key_of(one)) for one in records(log)] == [[one] for one in records(log)]
+
+
+def test_of_a_store_that_took_over_everything_is_found(tmp_path: Path) -> None:
+    with answering_world(tmp_path) as world, world.client() as client:
+        world.followed[0].broker.state = FollowState.PROMOTED
+        assert len(found(client, "key-0")) == 1
+
+
+def test_a_broker_that_tells_us_nothing_is_left_what_it_was_known_to_have(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        one = world.followed[0]
+        one.live.refuse(RequestCode.GET_BROKER_RUNTIME_INFO, ResponseCode.NO_PERMISSION)
+        assert found(client, "key-0") == []
+        one.broker.live_min_offset = SEGMENT_BYTES
+        world.wait_until(lambda: found(client, "key-0"))
+        assert found(client, key_of(records(log)[-1])) == []
+
+
+def test_each_broker_has_a_border_of_its_own(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log, log]) as world, world.client() as client:
+        first, second = world.followed
+        first.keep_from(SEGMENT_BYTES)
+        second.keep_from(2 * SEGMENT_BYTES)
+        hits = {key_of(one): len(found(client, key_of(one))) for one in records(log)}
+        expected = {
+            key_of(one): (one.physical_offset < SEGMENT_BYTES) + (one.physical_offset < 2 * SEGMENT_BYTES)
+            for one in records(log)
+        }
+        assert hits == expected
+        assert set(hits.values()) == {0, 1, 2}
+
+
+def test_an_offset_that_two_brokers_had_is_not_guessed_about(tmp_path: Path) -> None:
+    log, other = broker_log(), broker_log(topics=("payments",))
+    with answering_world(tmp_path, [log, other]) as world, world.client() as client:
+        for one in world.followed:
+            one.keep_from(one.log.end)
+        asked = {"offset": records(log)[0].physical_offset}
+        answer = client.ask(RequestCode.VIEW_MESSAGE_BY_ID, asked)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "2 brokers" in str(answer.remark)
+        named = client.done(RequestCode.VIEW_MESSAGE_BY_ID, {**asked, "topic": "orders"})
+        assert decoded(named.body) == [records(log)[0]]
+
+
+def test_archived_messages_are_found_when_the_bucket_answers(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        one = world.followed[0]
+        one.keep_from(log.end)
+        one.engine.archive_all()
+        one.engine.store.run_tiers()
+        assert [found(client, key_of(each)) for each in records(log)[:5]] == [[each] for each in records(log)[:5]]
+
+
+def test_what_is_asked_in_vain_is_refused_and_counted_by_its_name(tmp_path: Path) -> None:
+    with answering_world(tmp_path) as world, world.client() as client:
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE, RequestCode.SEND_BATCH_MESSAGE,
+                     RequestCode.POP_MESSAGE, RequestCode.UPDATE_AND_CREATE_TOPIC, 99_999):  # fmt: skip
+            assert client.ask(code, {"topic": "orders"}).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert client.ask(RequestCode.PULL_MESSAGE, _pull("orders")).code == ResponseCode.TOPIC_NOT_EXIST
+        counted = world.counted()
+        refused = "request_code_not_supported"
+        assert counted["send_message_v2", refused] == counted["other", refused] == 1
+        assert counted["pull_message", "topic_not_exist"] == 1
+
+
+def _pull(topic: str) -> dict[str, object]:
+    return {"consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 0}
+
+
+def test_a_groups_members_are_those_of_the_live_broker_and_ours(tmp_path: Path) -> None:
+    with answering_world(tmp_path) as world, world.client(client_id="here@1") as client:
+        live = world.followed[0].live
+        live.answer(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerIdList": ["there@1", "here@1"]})
+        client.heartbeat("shop", topics={"orders": "*"})
+        asked = {"consumerGroup": "shop"}
+        members = client.document(RequestCode.GET_CONSUMER_LIST_BY_GROUP, asked)["consumerIdList"]
+        assert members == ["here@1", "there@1"]
+        live.close()
+        assert client.document(RequestCode.GET_CONSUMER_LIST_BY_GROUP, asked)["consumerIdList"] == ["here@1"]
+        client.done(RequestCode.UNREGISTER_CLIENT, {"clientID": "here@1", "consumerGroup": "shop"})
+        assert client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, asked).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_tools_that_ask_every_broker_of_a_topic_get_an_empty_part_and_no_error(tmp_path: Path) -> None:
+    with answering_world(tmp_path) as world, world.client() as client:
+        topic = {"topic": "orders"}
+        assert client.document(RequestCode.GET_TOPIC_STATS_INFO, topic)["offsetTable"] == {}
+        assert client.document(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", **topic})["offsetTable"] == {}
+        reset = {"group": "g", "timestamp": 0, "isForce": True, **topic}
+        assert client.document(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)["offsetTable"] == {}
+        assert client.document(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g"})["topicList"] == []
+        assert client.document(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic)["groupList"] == []
+        world.followed[0].engine.store.groups.copy("copied", {("orders", 0): 3})
+        assert client.document(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic)["groupList"] == ["copied"]
+        assert client.document(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["tierlog.broker-a"] == "following"
+        assert f"brokerName=tierlog-{CLUSTER}" in client.done(RequestCode.GET_BROKER_CONFIG).body.decode()
+
+
+def test_a_consumer_that_heartbeats_here_is_shown_to_tools(tmp_path: Path) -> None:
+    with answering_world(tmp_path) as world, world.client(client_id="here@1") as client:
+        client.heartbeat("shop", topics={"orders": "TagA"})
+        shown = client.document(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "shop"})
+        assert [one["clientId"] for one in shown["connectionSet"]] == ["here@1"]
+        assert shown["subscriptionTable"]["orders"]["subString"] == "TagA"
+        nobody = client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "other"})
+        assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
+
+
+def registered(world: AnsweringWorld, name: str) -> dict[str, tuple[int, int]]:
+    return {topic: (of["perm"], of["readQueueNums"]) for topic, of in world.registered(name).items()}
+
+
+def test_nameservers_are_told_of_a_broker_that_gives_nothing_and_one_that_replays(tmp_path: Path) -> None:
+    with answering_world(tmp_path) as world:
+        asked = world.nameserver.asked
+        world.wait_until(lambda: sum(one.code == RequestCode.REGISTER_BROKER for one in asked) >= 2)
+        own = f"tierlog-{CLUSTER}"
+        assert registered(world, own) == {"%RETRY%shop": (0, 1), "orders": (0, 1)}
+        queues = world.followed[0].engine.store.queue_counts()["orders"]
+        assert registered(world, f"{own}-archive") == {"archive%orders": (4, queues)}
+        told = {one.fields["brokerName"]: one.fields for one in asked if one.code == RequestCode.REGISTER_BROKER}
+        assert told[own]["clusterName"] == CLUSTER
+        assert (told[own]["brokerId"], told[own]["enableActingMaster"]) == ("1", "true")
+        assert told[f"{own}-archive"]["clusterName"] != CLUSTER
+        world.door.stop(2)
+        gone = [one.fields["brokerName"] for one in asked if one.code == RequestCode.UNREGISTER_BROKER]
+        assert sorted(gone) == [own, f"{own}-archive"]
+
+
+def test_nothing_is_replayed_unless_it_is_wanted(tmp_path: Path) -> None:
+    with answering_world(tmp_path, replay=False) as world, world.client() as client:
+        world.wait_until(lambda: any(one.code == RequestCode.REGISTER_BROKER for one in world.nameserver.asked))
+        names = {one.fields.get("brokerName") for one in world.nameserver.asked}
+        assert f"tierlog-{CLUSTER}-archive" not in names
+        assert client.ask(RequestCode.PULL_MESSAGE, _pull("archive%orders")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert registered(world, f"tierlog-{CLUSTER}")
+
+
+def test_a_brokers_own_name_is_never_taken(tmp_path: Path) -> None:
+    with answering_world(tmp_path) as world:
+        world.followed[0].broker.name = f"tierlog-{CLUSTER}"
+        names = [one.name for one in entries(world.door.broker)]
+        assert names == [f"tierlog-{CLUSTER}-archive"]

@@ -1,0 +1,317 @@
+"""The follower of one broker: what it does in each state, and what is true after a kill."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.rocketmq.scripted_broker import FollowerWorld, facts
+from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
+from tests.support.world import send
+from tierlog.index.search.query import Query
+from tierlog.service.follow.followed_broker import FollowState
+from tierlog.tiering.base.errors import InvalidRequestError, UnavailableError
+from tierlog.tiering.format.record import MAGIC_BLANK, Record, decode_record, encode_record
+from tierlog.tiering.rocketmq.broker_files import state_of
+
+LOG = broker_log()
+LONGER = broker_log(160)
+
+
+def test_a_new_store_begins_where_the_broker_does_and_gets_all_of_it() -> None:
+    world = FollowerWorld(BrokerLog(LOG.data, begin=2 * SEGMENT_BYTES))
+    follower = world.run()
+    assert world.broker.reports[-1] == LOG.end == follower.broker.end
+    assert world.data() == LOG.data[2 * SEGMENT_BYTES :]
+    assert follower.broker.state is FollowState.STOPPED
+
+
+def test_it_goes_on_where_it_was_and_nothing_is_given_twice() -> None:
+    world = FollowerWorld(BrokerLog(LOG.data[: LOG.end]))
+    world.run()
+    world.lose(LONGER)
+    world.broker.reports.clear()
+    follower = world.run()
+    assert follower.broker.end == LONGER.end
+    assert world.data() == LONGER.data
+    assert min(world.broker.reports) > LOG.end
+
+
+@pytest.mark.parametrize("piece", [1, 13, 700, 1 << 20])
+def test_bytes_cut_anywhere_give_the_same_log(piece: int) -> None:
+    world = FollowerWorld(LOG)
+    world.broker.piece_bytes = piece
+    world.run()
+    assert world.data() == LOG.data
+
+
+def test_a_broker_that_is_not_reached_is_tried_again_with_growing_pauses() -> None:
+    world = FollowerWorld(LOG, retry_ms=100, max_retry_ms=1_000)
+    world.run()
+    times = []
+    world.refuse(UnavailableError("nobody listens"))
+    steps = [lambda: times.append(world.clock.now_ms())] * 8
+    follower = world.run(*steps, lambda: world.refuse(None))
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert 50 <= pauses[0] <= 200
+    assert 500 <= pauses[-1] <= 1_000
+    assert follower.broker.end == LOG.end
+
+
+def test_while_it_is_not_reached_the_store_answers_and_says_why() -> None:
+    world = FollowerWorld(LOG)
+    world.run()
+    world.refuse(UnavailableError("nobody listens", hint="start it"))
+    follower = world.run(lambda: None, stops=False)
+    broker = follower.broker
+    assert broker.state is FollowState.CONNECTING
+    assert broker.store is not None
+    assert broker.store.query(Query(topic="orders", key="key-1")).messages
+    problem = broker.problem
+    assert problem is not None
+    assert "nobody listens" in problem.reason
+    assert "nobody listens" not in problem.part
+    follower.stop()
+
+
+def test_a_new_store_needs_its_broker_and_leaves_nothing_without() -> None:
+    world = FollowerWorld(LOG)
+    world.refuse(UnavailableError("nobody listens"))
+    with pytest.raises(UnavailableError):
+        world.process().open()
+    assert not world.fs.exists(world.root)
+
+
+def test_a_new_store_without_an_archive_is_refused() -> None:
+    world = FollowerWorld(LOG)
+    world.url = None
+    with pytest.raises(InvalidRequestError, match="needs an archive"):
+        world.process().open()
+
+
+@pytest.mark.parametrize("lost", [60, 2_000, SEGMENT_BYTES + 100, 3 * SEGMENT_BYTES])
+def test_what_a_broker_lost_in_a_kill_is_dropped_and_what_it_wrote_then_is_taken(lost: int) -> None:
+    world = FollowerWorld(LOG)
+    world.broker.settled = 0
+    world.run()
+    other = BrokerLog(_changed(LOG.data, LOG.end - lost))
+    assert other.data != LOG.data
+    world.told.clear()
+    follower = world.run(lambda: world.lose(other))
+    assert follower.broker.end == LOG.end
+    assert world.data() == other.data
+    assert [is_open for is_open, _ in world.told][:3] == [True, False, True]
+
+
+def test_a_broker_whose_log_is_shorter_takes_ours_back() -> None:
+    world = FollowerWorld(LOG)
+    world.broker.settled = 0
+    world.run()
+    end = _end_below(LOG.data, LOG.end - 3_000)
+    follower = world.run(lambda: world.lose(BrokerLog(LOG.data[:end])), lambda: None)
+    assert follower.broker.end == end
+    assert world.data() == LOG.data[:end]
+
+
+def test_what_is_archived_is_never_dropped_and_an_operator_is_asked() -> None:
+    world = FollowerWorld(LOG)
+    world.run(lambda: _archive(world))
+    at = SEGMENT_BYTES + 200
+    follower = world.process()
+    world.lose(BrokerLog(_changed(LOG.data, at)))
+    follower.open()
+    follower.start()
+    follower._thread.join(20)
+    broker = follower.broker
+    assert broker.state is FollowState.DIVERGED
+    assert broker.hint is not None
+    assert "--store-id" in broker.hint
+    follower.stop()
+    assert world.data() == LOG.data
+
+
+def test_what_the_broker_removed_before_it_was_here_is_a_gap_that_answers_name() -> None:
+    first = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
+    world = FollowerWorld(first)
+    world.run()
+    begin = LONGER.end - LONGER.end % SEGMENT_BYTES - SEGMENT_BYTES
+    follower = world.run(lambda: world.lose(BrokerLog(LONGER.data, begin=begin)), stops=False)
+    broker = follower.broker
+    assert broker.end == LONGER.end
+    assert broker.gap_bytes == begin - first.end
+    assert broker.state is FollowState.FOLLOWING
+    assert broker.store is not None
+    answer = broker.store.query(Query(topic="orders", from_ms=0))
+    assert not answer.coverage.complete
+    assert (False, FollowState.GAP) in world.told
+    follower.stop()
+
+
+def test_a_gap_is_not_left_behind_while_the_bucket_takes_nothing() -> None:
+    first = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
+    world = FollowerWorld(first)
+    world.run()
+    begin = LONGER.end - LONGER.end % SEGMENT_BYTES - SEGMENT_BYTES
+    world.lose(BrokerLog(LONGER.data, begin=begin))
+    world.bucket.die()
+    follower = world.process()
+    follower.open()
+    follower.start()
+    _until(lambda: follower.broker.error is not None and follower.broker.state is FollowState.CONNECTING)
+    assert follower.broker.end == first.end
+    world.bucket.revive()
+    _until(lambda: follower.broker.end == LONGER.end)
+    follower.stop()
+
+
+def test_topics_and_groups_come_with_their_offsets() -> None:
+    world = FollowerWorld(LOG)
+    world.broker.state = state_of(
+        topics={
+            "orders": {"readQueueNums": 6, "writeQueueNums": 6, "perm": 6},
+            "quiet": {"readQueueNums": 2, "writeQueueNums": 2},
+            "no topic/..": {},
+        },
+        groups={"shop": {"retryMaxTimes": 3}, "idle": {}},
+        consumer_offsets={"orders@shop": {"0": 5, "1": 7}},
+        delay_offsets={},
+    )
+    follower = world.run(stops=False)
+    store = follower.broker.store
+    assert store is not None
+    assert len(store.topic("orders").queues) == 6
+    assert len(store.topic("quiet").queues) == 2
+    found = store.groups.all_committed()
+    assert set(found) == {"shop", "idle"}
+    assert {place[2]: offset for place, offset in found["shop"].offsets.items()} == {0: 5, 1: 7}
+    follower.stop()
+
+
+def test_half_and_delayed_messages_are_no_part_of_the_archive_unless_asked_for() -> None:
+    for asked_for in (False, True):
+        world = FollowerWorld(LOG, system_topics=asked_for)
+        world.broker.state = state_of(
+            topics={"SCHEDULE_TOPIC_XXXX": {"readQueueNums": 18, "writeQueueNums": 18}},
+            groups={}, consumer_offsets={}, delay_offsets={},
+        )  # fmt: skip
+        follower = world.run(stops=False)
+        store = follower.broker.store
+        assert store is not None
+        assert store.topic("SCHEDULE_TOPIC_XXXX").archive is asked_for
+        follower.stop()
+
+
+def test_nothing_is_archived_that_the_broker_may_take_back() -> None:
+    world = FollowerWorld(LOG)
+    world.broker.settled = 2 * SEGMENT_BYTES
+    follower = world.run(lambda: None, stops=False)
+    opened = follower._store
+    assert opened is not None
+    opened.store.archive()
+    assert opened.published <= 2 * SEGMENT_BYTES
+    follower.stop()
+
+
+def test_lag_and_margin_are_of_what_is_not_here() -> None:
+    world = FollowerWorld(LOG, behind_ms=1_000)
+    follower = world.run(stops=False)
+    broker = follower.broker
+    assert (broker.lag_bytes, broker.lag_ms, broker.problem) == (0, 0, None)
+    assert broker.margin_ms == 72 * 3_600_000
+    follower.stop()
+
+
+def test_segments_of_another_size_are_refused_by_name_and_tried_again() -> None:
+    world = FollowerWorld(LOG)
+    world.run()
+    world.broker.facts = facts(segment_bytes=2 * SEGMENT_BYTES)
+    follower = world.process()
+    follower.open()
+    follower.start()
+    _until(lambda: follower.broker.state is FollowState.REFUSED)
+    assert "--store-id" in str(follower.broker.hint)
+    follower.stop()
+
+
+def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messages() -> None:
+    world = FollowerWorld(LOG, promote=True, promote_after_ms=5_000)
+
+    def stop_broker() -> None:
+        world.broker.gone = True
+        world.refuse(UnavailableError("nobody listens"))
+
+    follower = world.process()
+    world.broker.steps.append(stop_broker)
+    follower.open()
+    follower.start()
+    _until(lambda: follower.broker.state is FollowState.PROMOTED)
+    store = follower.broker.store
+    assert store is not None
+    assert not store.is_followed
+    send(store, "orders", 500, 503)
+    assert len(store.query(Query(topic="orders", key="key-501")).messages) == 1
+    # a broker that comes back is told of, loudly
+    world.broker.gone = False
+    _until(lambda: follower.broker.error is not None)
+    assert "both take messages" in str(follower.broker.error)
+    follower.stop()
+    again = world.process()
+    again.open()
+    assert again.broker.state is FollowState.PROMOTED
+    again.stop()
+
+
+def test_a_broker_that_is_only_silent_is_never_taken_for_gone() -> None:
+    world = FollowerWorld(LOG, promote=True, promote_after_ms=5_000)
+    world.run()
+    world.refuse(UnavailableError("it does not answer"))
+    follower = world.run(*[lambda: world.clock.advance(60_000)] * 5, stops=False)
+    assert follower.broker.state is FollowState.CONNECTING
+    follower.stop()
+
+
+def _records(data: bytes) -> Iterator[tuple[int, Record | None, int]]:
+    """Where each record begins, what it is (None: a blank one), and where the next one begins."""
+    at = 0
+    while at < len(data):
+        if data[at + 4 : at + 8] == MAGIC_BLANK.to_bytes(4, "big", signed=True):
+            end = at + SEGMENT_BYTES - at % SEGMENT_BYTES
+            yield at, None, end
+        else:
+            record = decode_record(data, at, physical_offset=at)
+            end = at + record.size
+            yield at, record, end
+        at = end
+
+
+def _changed(data: bytes, at: int) -> bytes:
+    """The same places with other messages from a record at or above ``at`` on."""
+    found = bytearray(data)
+    for begin, record, end in _records(data):
+        if begin >= at and record is not None:
+            found[begin:end] = encode_record(replace(record, body=record.body[::-1]))
+    return bytes(found)
+
+
+def _end_below(data: bytes, at: int) -> int:
+    """Where a record ends at or below ``at``."""
+    return max(end for _, record, end in _records(data) if end <= at and record is not None)
+
+
+def _archive(world: FollowerWorld) -> None:
+    opened = world.follower._store
+    assert opened is not None
+    opened.archive_all()
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    waits = threading.Event()
+    for _ in range(3_000):
+        if is_so():
+            return
+        waits.wait(0.01)
+    raise AssertionError("it never was so")

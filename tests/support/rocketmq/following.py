@@ -1,0 +1,107 @@
+"""Followers of a real broker in the process of the tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from tests.support.rocketmq.real_brokers import LIMIT_S, Acknowledged, RealBroker, until
+from tierlog.index.search.query import Query
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.service.follow.followers import Followers
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.format.properties import UNIQ_KEY
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.objects.object_store import ObjectStore
+
+
+def settings_for(broker: RealBroker, **follow: object) -> Settings:
+    """Of a follower that waits for nothing longer than it has to."""
+    named = {
+        "namesrv": broker.nameserver, "broker": broker.name, "retry_ms": 50, "max_retry_ms": 500,
+        "tail_interval_ms": 1000, "copy_interval_ms": 1000, **follow,
+    }  # fmt: skip
+    return Settings.load(overrides={f"follow.{name}": value for name, value in named.items()})
+
+
+class Following:
+    """One follower of one broker, begun; by the network unless ``store`` names the broker's directory."""
+
+    def __init__(
+        self, folder: Path, broker: RealBroker, store_id: str, *, objects: ObjectStore | None = None, **follow: object
+    ) -> None:
+        self.root = folder / store_id
+        self.followers = Followers.of(
+            folder, settings_for(broker, **follow), cold_url=f"file://{folder / 'cold'}", store_id=store_id,
+            objects=objects,
+        )  # fmt: skip
+        self.followers.open()
+        self.followers.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.followers.stop()
+
+    @property
+    def broker(self) -> FollowedBroker:
+        """What the follower knows."""
+        return self.followers.brokers()[0]
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        assert self.broker.store is not None
+        return self.broker.store
+
+    @property
+    def hot(self) -> HotStore:
+        """Its log, and what of it may be published; to be looked at after the end, too."""
+        return self.store._hot
+
+    @property
+    def archived_to(self) -> int:
+        """Physical offset below which all is in segments of the archive."""
+        return int(str(self.store.stats()["archived_to"] or 0))
+
+    def reach(self, end: int) -> None:
+        """Wait until all of the broker's log below is durable here, and it says that it follows."""
+
+        def is_there() -> bool:
+            broker = self.broker
+            assert broker.state not in (FollowState.DIVERGED, FollowState.REFUSED), broker.error
+            return broker.state is FollowState.FOLLOWING and broker.end >= end
+
+        until(is_there, lambda: f"{end} is followed: {self.broker}", limit_s=LIMIT_S)
+
+
+def differing(root: Path, broker: RealBroker) -> list[int]:
+    """Bases of the broker's segments whose bytes are not those of a store at ``root``."""
+    ours, end, wrong = StorePaths(root), broker.bounds().max_offset, []
+    for base, path in broker.segments.items():
+        size = min(broker.segment_bytes, end - base)
+        if ours.segment(base).read_bytes()[:size] != path.read_bytes()[:size]:
+            wrong.append(base)
+    return wrong
+
+
+def check_messages(store: Store, sent: Sequence[Acknowledged], seed: int, *, samples: int = 30) -> None:
+    """Sampled messages are found by key and at their queue's offset, each once and as its producer was told."""
+    assert sent
+    for wanted in random.Random(seed).sample(sent, min(samples, len(sent))):
+        told = (wanted.queue, wanted.offset, wanted.physical_offset, wanted.unique_id)
+        found = store.query(Query(topic=wanted.topic, key=wanted.key)).messages
+        at_its_offset = store.pull(wanted.topic, wanted.queue, wanted.offset, 1).messages
+        assert [_told(each) for each in found] == [_told(each) for each in at_its_offset] == [told]
+
+
+def _told(message: StoredMessage) -> tuple[int, int, int, str]:
+    """Where it lies, and the id that its producer gave it."""
+    record = message.record
+    return record.queue_id, record.queue_offset, record.physical_offset, record.properties[UNIQ_KEY]

@@ -1,0 +1,265 @@
+"""Apache RocketMQ's nameserver and broker as processes beside the tests: begun, killed, stopped, filled and emptied."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.objects.real_s3 import free_port
+from tests.support.rocketmq.real_clients import RealClient, fresh
+from tests.tools.java_programs import java_program
+from tests.tools.line_programs import LineProgram
+from tests.tools.rocketmq_clients import class_path
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.rocketmq.log_source import LogBounds
+from tierlog.tiering.rocketmq.remoting import BrokerClient, bounds_in, find_master, runtime_info
+
+SEGMENT_BYTES = 1 << 20
+CLUSTER = "DefaultCluster"
+#: For whatever a broker does by itself, in its own time.
+LIMIT_S = 60.0
+#: Compiled quickly, as each lives for seconds.
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_OPTIONS = (
+    "-XX:MaxDirectMemorySize=256m",
+    # the test machine's disk is nobody's business here
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.98",
+)
+CLOCK = SystemClock()
+
+
+def until(holds: Callable[[], bool], what: Callable[[], str], *, limit_s: float = LIMIT_S) -> None:
+    """Wait until something holds; the limit is for a test that fails."""
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not within {limit_s:.0f} s: {what()}"
+        time.sleep(0.05)
+
+
+@dataclass
+class Acknowledged:
+    """A message as its producer was told that it is stored."""
+
+    topic: str
+    key: str
+    queue: int
+    offset: int
+    unique_id: str
+    place: str
+    """The id with the broker's address and the physical offset."""
+
+    @property
+    def physical_offset(self) -> int:
+        """Where the broker says that it lies."""
+        return int(self.place[-16:], 16)
+
+
+def acknowledged(file: Path) -> list[Acknowledged]:
+    """All that a flood wrote down with the status ``SEND_OK``."""
+    found = []
+    for line in file.read_text().splitlines():
+        topic, key, queue, offset, unique_id, place, status = line.split(" ")
+        if status == "SEND_OK":
+            found.append(Acknowledged(topic, key, int(queue), int(offset), unique_id, place))
+    return found
+
+
+class RealBroker:
+    """A broker of one version; it may be begun again on its directory, at the same addresses."""
+
+    def __init__(
+        self, built: Path, folder: Path, nameserver: str, *, is_quick: bool = True, **settings: object
+    ) -> None:
+        """``is_quick``: to start, and not to run."""
+        self.folder = folder
+        self.name = fresh("broker")
+        self.nameserver = nameserver
+        folder.mkdir(parents=True, exist_ok=True)
+        self._built = built
+        self._options = _QUICK if is_quick else ()
+        self._port = _port_with_room_below()
+        self.address = f"127.0.0.1:{self._port}"
+        self.ha_address = f"127.0.0.1:{free_port()}"
+        self.settings: dict[str, object] = {**self._defaults(), **settings}
+        self.client = BrokerClient(self.address, clock=CLOCK)
+        self._running = contextlib.ExitStack()
+        self._program: LineProgram | None = None
+
+    def _defaults(self) -> dict[str, object]:
+        store = self.folder / "store"
+        return {
+            "brokerName": self.name, "brokerClusterName": CLUSTER, "brokerId": 0, "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1", "bindAddress": "127.0.0.1", "listenPort": self._port,
+            "haListenPort": self.ha_address.rpartition(":")[2], "namesrvAddr": self.nameserver,
+            "storePathRootDir": store, "storePathCommitLog": store / "commitlog",
+            "mappedFileSizeCommitLog": SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 600_000, "maxIndexNum": 200_000,
+            "maxHashSlotNum": 50_000, "mappedFileSizeTimerLog": 1 << 20, "flushDiskType": "ASYNC_FLUSH",
+            "brokerRole": "ASYNC_MASTER", "autoCreateTopicEnable": "true", "diskMaxUsedSpaceRatio": 95,
+            # files go only when a test says so, and then within a second
+            "deleteWhen": f"{(time.localtime().tm_hour + 12) % 24:02}", "fileReservedTime": 0,
+            "cleanResourceInterval": 1000, "deleteCommitLogFilesInterval": 1,
+            # a small machine refuses nobody because it is slow
+            "waitTimeMillsInSendQueue": 10_000, "osPageCacheBusyTimeOutMills": 10_000,
+        }  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._program is not None
+        return self._program.pid
+
+    @property
+    def store(self) -> Path:
+        """Its directory."""
+        return self.folder / "store"
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of its segments."""
+        return int(str(self.settings["mappedFileSizeCommitLog"]))
+
+    @property
+    def segments(self) -> dict[int, Path]:
+        """Files of its log that have a byte of it, by the physical offset of their first."""
+        end = self.bounds().max_offset
+        return {base: path for base, path in self._files().items() if base < end}
+
+    def _files(self) -> dict[int, Path]:
+        paths = sorted((self.store / "commitlog").iterdir())
+        return {int(path.name): path for path in paths if path.name.isdigit()}
+
+    def start(self) -> None:
+        """Until the nameserver names it, and it answers."""
+        properties = self.folder / "broker.conf"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
+        arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(properties))
+        self._program = self._running.enter_context(_server(self._built, self.folder, arguments, self._options))
+        self._program.ask("up?", limit_s=LIMIT_S)
+        until(self._registered, lambda: "the broker is at the nameserver")
+
+    def _registered(self) -> bool:
+        with contextlib.suppress(StoreError):
+            self.bounds()  # right after its start some versions cannot tell anything of themselves
+            return find_master([self.nameserver], self.name, clock=CLOCK).address == self.address
+        return False
+
+    def kill(self) -> None:
+        """As kill -9 does."""
+        assert self._program is not None
+        self._program.kill()
+        self._ended()
+
+    def stop(self) -> None:
+        """Cleanly, as by SIGTERM."""
+        assert self._program is not None
+        self._program.stop("stop", limit_s=LIMIT_S)
+        self._ended()
+
+    def _ended(self) -> None:
+        self.client.close()
+        self._running.close()
+        self._program = None
+
+    def lose_end(self, offset: int) -> None:
+        """Have its log be without what lies at or above, as after a power cut; it does not run."""
+        for base, path in self._files().items():
+            size = path.stat().st_size
+            if base + size > offset:
+                with path.open("r+b") as file:
+                    file.seek(max(0, offset - base))
+                    file.write(bytes(base + size - max(base, offset)))
+
+    def close(self) -> None:
+        """Kill it if it runs."""
+        if self._program is not None:
+            self.kill()
+
+    def bounds(self) -> LogBounds:
+        """Where its log begins and ends."""
+        return bounds_in(runtime_info(self.client))
+
+
+class Cluster:
+    """A broker, the nameserver that knows it, and a client of Java with the tool mqadmin."""
+
+    def __init__(self, broker: RealBroker, client: RealClient) -> None:
+        self.broker = broker
+        self.client = client
+        #: Names that no other broker of these tests has, made when the first message is sent.
+        self.topics = (fresh("orders"), fresh("payments"))
+
+    def flood(self, **arguments: object) -> Flood:
+        """Begin a producer at full speed, to both topics."""
+        name = fresh("flood")
+        file = self.broker.folder / f"{name}.acknowledged"
+        self.client.do("flood", id=name, topics=",".join(self.topics), prefix=name, file=file, **arguments)
+        return Flood(self.client, name, file)
+
+    def grow(self, count: int) -> None:
+        """Wait until the log has so many bytes more."""
+        end = self.broker.bounds().max_offset + count
+        until(lambda: self.broker.bounds().max_offset >= end, lambda: f"the log is longer by {count}")
+
+    def remove_segments(self) -> int:
+        """Let retention remove all segments but the newest; returns where the log begins then."""
+        before = self.broker.bounds()
+        newest = before.max_offset - before.max_offset % self.broker.segment_bytes
+        assert newest > before.min_offset, "there is only one segment"
+        self.client.mqadmin("deleteExpiredCommitLog", "-b", self.broker.address)
+        until(lambda: self.broker.bounds().min_offset >= newest, lambda: "the segments are removed")
+        return self.broker.bounds().min_offset
+
+
+@dataclass
+class Flood:
+    """A producer at full speed that runs."""
+
+    client: RealClient
+    name: str
+    file: Path
+
+    told: dict[str, Any] = field(default_factory=dict)
+    """Counts of what was acknowledged and what failed, once it has ended."""
+
+    def end(self, *, now: bool = False) -> list[Acknowledged]:
+        """Wait until it has sent all, or stop it; what was acknowledged."""
+        self.told = self.client.do("flood-end", id=self.name, now=str(now).lower())
+        return acknowledged(self.file)
+
+
+@contextlib.contextmanager
+def nameserver(built: Path, folder: Path) -> Iterator[str]:
+    """One that runs; its address."""
+    port = free_port()
+    properties = folder / "namesrv.conf"
+    properties.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
+    arguments = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(properties))
+    with _server(built, folder, arguments, _QUICK, heap="128m") as program:
+        program.ask("up?", limit_s=LIMIT_S)
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def _server(
+    built: Path, folder: Path, arguments: tuple[str, ...], more: tuple[str, ...], *, heap: str = "512m"
+) -> Iterator[LineProgram]:
+    options = (*_OPTIONS, *more, f"-Drocketmq.home.dir={folder}")
+    with java_program(class_path(built), "Server", folder, heap=heap, arguments=arguments, options=options) as program:
+        yield program
+
+
+def _port_with_room_below() -> int:
+    """A free port; a broker also listens two below its own."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port - 2))
+            return port

@@ -1,0 +1,206 @@
+"""A broker in memory that is followed: what it has, whether it is reached, and what happens when a follower waits."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld
+from tests.support.world import STORE_ID
+from tierlog.service.config.follow import FollowSettings
+from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.service.follow.follower import Follower
+from tierlog.service.follow.store_place import StorePlace
+from tierlog.service.follow.upstream import BrokerNow, Connection
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import ClosedError, StoreError, UnavailableError
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.rocketmq.broker_files import BrokerState, state_of
+from tierlog.tiering.rocketmq.log_source import LogBounds, OffsetGoneError
+from tierlog.tiering.rocketmq.remoting import BrokerFacts
+
+LIMIT_S = 30.0
+FACTS = BrokerFacts(
+    name="Broker A", cluster="east", version="V5_4_0", role="ASYNC_MASTER", segment_bytes=SEGMENT_BYTES,
+    ha_address="127.0.0.1:1", is_controller_mode=False, is_dledger=False, file_reserved_hours=72, delete_hours=(4,),
+    disk_max_used_percent=75,
+)  # fmt: skip
+NO_STATE = state_of(topics={}, groups={}, consumer_offsets={}, delay_offsets={})
+
+
+class FollowersClock(ManualClock):
+    """Moves by what followers wait for; the other threads of a store wait a moment, and none of them runs wild."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """A moment, whatever is asked for."""
+        if threading.current_thread().name.startswith("tierlog-follow"):
+            return super().wait(event, timeout_s)
+        return event.wait(min(timeout_s, 0.02))
+
+
+class ScriptedBroker:
+    """An :class:`Upstream`. ``steps`` happen one by one on the follower's thread, each time that nothing is to read or
+    that no connection is had; then :attr:`done` is set."""
+
+    def __init__(self, log: BrokerLog, world: FollowedWorld, *, name: str = "Broker A") -> None:
+        self.name = name
+        self.log = log
+        self.world = world
+        self.facts = FACTS
+        self.state: BrokerState = NO_STATE
+        self.steps: deque[Callable[[], None]] = deque()
+        self.done = threading.Event()
+        #: Why nothing connects.
+        self.refusal: StoreError | None = None
+        self.gone = False
+        self.disk_used: float | None = None
+        self.piece_bytes = 700
+        #: Below which bytes stay; None: all that there are.
+        self.settled: int | None = None
+        self.connections: list[_Connection] = []
+        self.reports: list[int] = []
+
+    def connect(self) -> Connection:
+        if self.refusal is not None:
+            self.step()
+            if self.refusal is not None:
+                raise self.refusal
+        self.connections.append(_Connection(_Source(self), "east", "127.0.0.1:1", self.facts, self))
+        return cast("Connection", self.connections[-1])
+
+    def is_gone(self) -> bool:
+        return self.gone
+
+    def step(self) -> None:
+        if self.steps:
+            self.steps.popleft()()
+        else:
+            self.done.set()
+
+    def bounds(self) -> LogBounds:
+        return LogBounds(self.log.begin, self.log.end)
+
+
+class _Source:
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self._broker = broker
+        self.segment_bytes = broker.facts.segment_bytes
+        self._next = self._at = 0
+        self._is_closed = False
+        self._log = broker.log
+
+    def bounds(self) -> LogBounds:
+        return self._broker.bounds()
+
+    def begin(self, offset: int) -> None:
+        bounds = self.bounds()
+        if not bounds.min_offset <= offset <= bounds.max_offset:
+            raise OffsetGoneError(offset, bounds)
+        self._next = offset
+
+    def read(self, wait_s: float) -> bytes:
+        broker = self._broker
+        if self._is_closed:
+            raise ClosedError("the source was closed")
+        if broker.refusal is not None or broker.log is not self._log:
+            raise UnavailableError("the broker closed the connection")
+        data = broker.log.read(self._next, broker.piece_bytes)
+        self._at, self._next = self._next, self._next + len(data)
+        if not data and wait_s:
+            if broker.done.wait(0.01):
+                return data
+            broker.world.clock.advance(int(wait_s * 1000))
+            broker.step()
+        return data
+
+    def position(self) -> int:
+        return self._at
+
+    def report(self, durable: int) -> None:
+        self._broker.reports.append(durable)
+
+    def settled(self) -> int:
+        return self._broker.log.end if self._broker.settled is None else self._broker.settled
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+@dataclass
+class _Connection:
+    source: _Source
+    cluster: str
+    address: str
+    facts: BrokerFacts
+    broker: ScriptedBroker
+    closed: int = 0
+
+    def now(self) -> BrokerNow:
+        return BrokerNow(self.broker.bounds(), self.broker.disk_used)
+
+    def state(self) -> BrokerState:
+        return self.broker.state
+
+    def close(self) -> None:
+        self.closed += 1
+        self.source.close()
+
+
+class FollowerWorld(FollowedWorld):
+    """A store that follows a scripted broker; every opening is of a new process, the one before it was killed."""
+
+    def __init__(self, log: BrokerLog, *, url: str | None = None, **options: Any) -> None:
+        super().__init__(clock=FollowersClock())
+        self.url = url or self.url
+        self.broker = ScriptedBroker(log, self)
+        self.follow = FollowSettings(broker=self.broker.name, namesrv="127.0.0.1:1", **options)
+        #: What was told of the store: whether it was open, and the state.
+        self.told: list[tuple[bool, FollowState]] = []
+        self.follower: Follower
+
+    def process(self) -> Follower:
+        """A follower that is neither open nor started."""
+        seams = self.components
+        settings = seams.settings.model_copy(update={"follow": self.follow})
+        place = StorePlace(
+            STORE_ID, self.root, self.url, settings, self.clock, SeededRandomness(self.opens), self.fs,
+            cast("ObjectStore", self.bucket),
+        )  # fmt: skip
+        self.follower = Follower(self.broker, place, changed=self._tell)
+        return self.follower
+
+    def run(self, *steps: Callable[[], None], stops: bool = True) -> Follower:
+        """Follow until all steps happened and nothing is left to read; then stop."""
+        follower = self.process()
+        self.broker.steps, self.broker.done = deque(steps), threading.Event()
+        follower.open()
+        follower.start()
+        assert self.broker.done.wait(LIMIT_S), follower.broker
+        if stops:
+            follower.stop()
+        return follower
+
+    def lose(self, log: BrokerLog) -> None:
+        """The broker has another log from now on; whoever is connected is not any more."""
+        self.broker.log = log
+
+    def refuse(self, error: StoreError | None) -> None:
+        """Nothing connects from now on, or all does again."""
+        self.broker.refusal = error
+
+    def data(self) -> bytes:
+        """The log of the store, which is opened for it."""
+        self.open(0)
+        return self.log_bytes()
+
+    def _tell(self, broker: FollowedBroker) -> None:
+        self.told.append((broker.store is not None, broker.state))
+
+
+def facts(**changes: object) -> BrokerFacts:
+    """Those of the scripted broker, changed."""
+    return replace(FACTS, **changes)  # type: ignore[arg-type]

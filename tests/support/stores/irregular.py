@@ -1,0 +1,105 @@
+"""Logs of a broker whose queue offsets jump, come again and begin again, and what becomes of them, in plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog
+from tierlog.tiering.format.record import BLANK, MAGIC_BLANK, Record, RecordVersion, encode_host, encode_record
+
+HOST = encode_host(bytes((10, 0, 0, 1)), 10911)
+FIRST_MS = 1_700_000_000_000
+
+
+class Sent(NamedTuple):
+    """One record of a log, its number in the body; its key is ``key-`` and the number."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    number: int
+    at: int = 0
+
+
+@dataclass
+class ToldGeneration:
+    """What one generation of a topic is to have."""
+
+    begin: int
+    queues: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Numbers by queue and offset."""
+
+
+@dataclass
+class IrregularLog:
+    """The bytes of a log, and what its records are to become, by topic."""
+
+    log: BrokerLog
+    records: list[Sent]
+
+    @property
+    def told(self) -> dict[str, list[ToldGeneration]]:
+        """Generations, oldest first, found by looking at one record after the other."""
+        found: dict[str, list[ToldGeneration]] = {}
+        for record in self.records:
+            generations = found.setdefault(record.topic, [ToldGeneration(0)])
+            if record.queue_offset == 0 and generations[-1].queues.get(record.queue_id):
+                generations.append(ToldGeneration(record.at))
+            queue = generations[-1].queues.setdefault(record.queue_id, {})
+            if not queue or record.queue_offset > max(queue):
+                queue[record.queue_offset] = record.number
+        return found
+
+
+def record_bytes(sent: Sent, at: int) -> bytes:
+    """The record as a broker writes it."""
+    return encode_record(
+        Record(
+            size=0, version=RecordVersion.V1, body_crc=0, queue_id=sent.queue_id, flag=0,
+            queue_offset=sent.queue_offset, physical_offset=at, sys_flag=0, born_ms=FIRST_MS + sent.number,
+            born_host=HOST, store_ms=FIRST_MS + sent.number, store_host=HOST, reconsume_times=0, prepared_offset=0,
+            body=f"message {sent.number}".encode().ljust(120, b"."), topic=sent.topic,
+            properties_text=f"KEYS\1key-{sent.number}\2TAGS\1even\2".encode(),
+        )
+    )  # fmt: skip
+
+
+def irregular_log(records: Iterable[Sent], segment_bytes: int = SEGMENT_BYTES) -> IrregularLog:
+    """The log that has these records, one behind the other."""
+    data, placed = bytearray(), []
+    for sent in records:
+        room = segment_bytes - len(data) % segment_bytes
+        if len(record_bytes(sent, 0)) + BLANK.size > room:
+            data += BLANK.pack(room, MAGIC_BLANK) + bytes(room - BLANK.size)
+        placed.append(sent._replace(at=len(data)))
+        data += record_bytes(sent, len(data))
+    return IrregularLog(BrokerLog(bytes(data), segment_bytes=segment_bytes), placed)
+
+
+def sent(topic: str, queue_id: int, offsets: Iterable[int], first: int = 0) -> list[Sent]:
+    """Records of one queue with these offsets, numbered from ``first`` on."""
+    return [Sent(topic, queue_id, offset, first + number) for number, offset in enumerate(offsets)]
+
+
+def random_records(random: Random, count: int, topics: int = 2, queues: int = 2) -> list[Sent]:
+    """Records whose queues mostly go on, and now and then jump, come again, or begin again with their topic."""
+    following: dict[tuple[int, int], int] = {}
+    found = []
+    for number in range(count):
+        topic, queue = random.randrange(topics), random.randrange(queues)
+        offset = following.get((topic, queue), 0)
+        chance = random.random()
+        if chance < 0.05:
+            offset += random.choice((1, 2, 7, 40, 1000))
+        elif chance < 0.10 and offset > 1:
+            offset = random.randrange(1, offset)
+        elif chance < 0.13:
+            for key in [key for key in following if key[0] == topic]:
+                del following[key]
+            offset = 0
+        following[topic, queue] = max(offset + 1, following.get((topic, queue), 0))
+        found.append(Sent(f"topic{topic}", queue, offset, number))
+    return found

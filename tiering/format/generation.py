@@ -1,0 +1,100 @@
+"""Generations: what became of a topic that was deleted and made again while its old messages were still in the log.
+
+A RocketMQ broker's log holds both, under one name, and the queues of the second begin again at 0. Each generation has
+an entry of its own wherever topics are kept: its own id, queues and options. The entry of the first has the topic's
+name; that of a later one has the name and the physical offset at which it begins, ``orders@1073741824``. So an entry's
+name alone says which records are its own: those of the topic from there on, up to where the next one begins. Nothing
+renames an entry, and whoever reads the same log again gives the same names.
+
+People number them: ``orders@1`` is the oldest, ``orders`` alone the current one. No topic name has an ``@``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+_MARK = "@"
+#: Above every physical offset.
+_NO_END = (1 << 63) - 1
+
+
+class NamedTopic(Protocol):
+    """An entry of a topic, wherever it is kept."""
+
+    @property
+    def topic_id(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the entry."""
+        ...
+
+
+T = TypeVar("T", bound=NamedTopic)
+
+
+class Generation(NamedTuple):
+    """One generation of a topic: the records of that topic in the physical range ``[begin, end)``."""
+
+    topic_id: int
+    name: str
+    begin: int
+    end: int
+
+
+def entry_name(topic: str, begin: int) -> str:
+    """Returns the name of the entry of a generation that begins at a physical offset."""
+    return f"{topic}{_MARK}{begin}"
+
+
+def is_numbered(name: str) -> bool:
+    """Whether a name says which generation it is."""
+    topic, mark, number = name.rpartition(_MARK)
+    return bool(topic and mark) and number.isascii() and number.isdigit()
+
+
+def record_topic(name: str) -> str:
+    """Returns the topic that the records of an entry have; also of what people call a generation."""
+    return name.rpartition(_MARK)[0] if is_numbered(name) else name
+
+
+def begin_of(name: str) -> int:
+    """Returns the physical offset at which an entry begins, 0 for the first of its topic."""
+    return int(name.rpartition(_MARK)[2]) if is_numbered(name) else 0
+
+
+def generations_of(topics: Iterable[T], topic: str) -> list[T]:
+    """Returns the entries of a topic, oldest first."""
+    return sorted((each for each in topics if record_topic(each.name) == topic), key=lambda each: begin_of(each.name))
+
+
+def chosen(generations: Sequence[T], wanted: str) -> list[T]:
+    """Returns those that people mean by a name, of all entries of its topic, oldest first.
+
+    By the topic's name alone all of them, the current one last; by a number one, or none.
+    """
+    if not is_numbered(wanted):
+        return list(generations)
+    number = int(wanted.rpartition(_MARK)[2])
+    return [generations[number - 1]] if 1 <= number <= len(generations) else []
+
+
+def ranges_of(topics: Iterable[T], wanted: str) -> tuple[Generation, ...]:
+    """Returns what a name stands for in the log, oldest first; nothing if there is no such topic."""
+    found = generations_of(topics, record_topic(wanted))
+    begins = [begin_of(each.name) for each in found]
+    ends = {each.name: end for each, end in zip(found, [*begins[1:], _NO_END], strict=True)}
+    return tuple(
+        Generation(each.topic_id, each.name, begin_of(each.name), ends[each.name]) for each in chosen(found, wanted)
+    )
+
+
+def shown_name(generations: Sequence[T], name: str) -> str:
+    """Returns what people call an entry, of all entries of its topic, oldest first."""
+    if generations[-1].name == name:
+        return record_topic(name)
+    number = next(number for number, each in enumerate(generations, 1) if each.name == name)
+    return f"{record_topic(name)}{_MARK}{number}"
