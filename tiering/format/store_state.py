@@ -2,7 +2,8 @@
 
 One section ``TLSTATE1``: topics and a few numbers in its table, queue ends and consumer groups in one zstd page of
 JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored. Version 2 tells of deleted topics, which
-earlier versions would show again.
+earlier versions would show again. Version 3 is of a log that follows a broker, which earlier versions would restore as
+one of their own, and whose lost ranges their answers would not name.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any, NamedTuple
 from tierlog.tiering.format.section import compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_STATE = b"TLSTATE1"
-VERSION = 2
+VERSION = 3
 #: Of an object that tells of no deletion, which earlier versions may read.
 _VERSION_WITHOUT_DELETIONS = 1
+#: Of one of a log that follows no broker.
+_VERSION_WITH_DELETIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,9 @@ class StoreState:
         has_deletions = any(topic.has_deletion for topic in self.topics)
         if has_deletions:
             body["begins"] = [topic.begins for topic in self.topics]
-        version = VERSION if has_deletions else _VERSION_WITHOUT_DELETIONS
+        version = _VERSION_WITH_DELETIONS if has_deletions else _VERSION_WITHOUT_DELETIONS
+        if self.followed:
+            version = VERSION
         return encode_section(MAGIC_STATE, version, table, [(compress_json(body), {})])[0]
 
     @classmethod
