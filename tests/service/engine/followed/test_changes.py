@@ -305,6 +305,32 @@ def test_a_gap_that_is_cut_off_anywhere_is_finished_by_the_next_opening(seed: in
     assert cuts > 3
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_power_cut_after_a_gap_is_noted_forgets_nothing_that_lies_before_it(seed: int) -> None:
+    log = broker_log()
+    end, begin = _record_at_or_above(log, 2 * SEGMENT_BYTES - 900), 5 * SEGMENT_BYTES
+    cuts = 0
+    for cut_at in range(1 + seed, 1000, 11):
+        world = FollowedWorld()
+        log.feed(world.open(), end=end)  # killed: what was not flushed is in the page cache alone
+        world.fs = world.fs.after_kill(cut_at=cut_at)
+        try:
+            begin_again(world.root, begin, world.components)
+        except PowerCut:
+            cuts += 1
+        else:
+            break
+        world.fs = world.fs.crash(cut_at)
+        store = world.open()
+        if store.end != begin:
+            continue
+        assert [each[:2] for each in world.head().lost] == [(end, begin)]
+        _agrees(store, world, BrokerLog(log.data[:begin]))
+        numbers = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
+        assert sorted(numbers) == [number for number, at in _places(log, "orders") if at < end]
+    assert cuts > 3
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_rewind_that_is_cut_off_anywhere_leaves_a_log_that_can_be_rewound(seed: int) -> None:
     log = broker_log()
