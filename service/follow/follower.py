@@ -520,10 +520,30 @@ def _compare(source: LogSource, store: FollowedStore, bounds: LogBounds) -> tupl
                 return agreed, agreed, b""
         if at > base:
             most = min(most * _MORE_TAIL, source.segment_bytes)
-        elif base < store.archived_to:
+        elif base <= store.archived_to:
+            _check_same_log(source, store, bounds, base)
             return base, base, b""
         else:
             below, most = base, _FIRST_TAIL
+
+
+def _check_same_log(source: LogSource, store: FollowedStore, bounds: LogBounds, base: int) -> None:
+    """Raises :class:`DivergedError` unless the broker has what lies before ``base`` here, where logs differ from there.
+
+    A broker whose volume was lost begins another log. Nothing of ours is dropped for that: it may be the last copy.
+    """
+    at, ours = store.tail(_FIRST_TAIL, base)
+    if ours and at < bounds.min_offset <= base <= bounds.max_offset:
+        return  # what can be compared was removed there
+    if ours and bounds.min_offset <= at and at + len(ours) <= bounds.max_offset:
+        source.begin(at)
+        if _fetch(source, at, len(ours))[0] == ours:
+            return
+    raise DivergedError(
+        f"the broker's log [{bounds.min_offset}, {bounds.max_offset}) has nothing in common with the end of ours at "
+        f"{store.end}",
+        hint="nothing is dropped; follow the broker as another store: --store-id ID with an empty --root",
+    )
 
 
 def _fetch(source: LogSource, position: int, count: int) -> tuple[bytes, bytes]:

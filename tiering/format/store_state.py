@@ -2,8 +2,9 @@
 
 One section ``TLSTATE1``: topics and a few numbers in its table, queue ends and consumer groups in one zstd page of
 JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored. Version 2 tells of deleted topics, which
-earlier versions would show again; version 3 has an entry for each generation of a topic, see
-``tiering.format.generation``.
+earlier versions would show again. Version 3 has an entry for each generation of a topic
+(``tiering.format.generation``), or is of a log that follows a broker, which earlier versions would restore as one of
+their own, and whose lost ranges their answers would not name.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from tierlog.tiering.format.section import compress_json, decompress_json, encod
 
 MAGIC_STATE = b"TLSTATE1"
 VERSION = 3
-#: Of objects that tell of no generation and of no deletion, which earlier versions may read.
-_VERSION_WITHOUT_GENERATIONS, _VERSION_WITHOUT_DELETIONS = 2, 1
+#: Of objects that tell of neither a generation nor a followed log, and of no deletion; earlier versions may read them.
+_VERSION_WITH_DELETIONS, _VERSION_WITHOUT_DELETIONS = 2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +191,8 @@ class StoreState:
         has_deletions = any(topic.has_deletion for topic in self.topics)
         if has_deletions:
             body["begins"] = [topic.begins for topic in self.topics]
-        version = _VERSION_WITHOUT_GENERATIONS if has_deletions else _VERSION_WITHOUT_DELETIONS
-        if any(is_numbered(topic.name) for topic in self.topics):
+        version = _VERSION_WITH_DELETIONS if has_deletions else _VERSION_WITHOUT_DELETIONS
+        if self.followed or any(is_numbered(topic.name) for topic in self.topics):
             version = VERSION
         return encode_section(MAGIC_STATE, version, table, [(compress_json(body), {})])[0]
 
