@@ -93,7 +93,7 @@ def test_a_new_store_without_an_archive_is_refused() -> None:
         world.process().open()
 
 
-@pytest.mark.parametrize("lost", [60, 2_000, SEGMENT_BYTES + 100, 3 * SEGMENT_BYTES])
+@pytest.mark.parametrize("lost", [200, 2_000, SEGMENT_BYTES + 100, 3 * SEGMENT_BYTES])
 def test_what_a_broker_lost_in_a_kill_is_dropped_and_what_it_wrote_then_is_taken(lost: int) -> None:
     world = FollowerWorld(LOG)
     world.broker.settled = 0
