@@ -115,11 +115,9 @@ def test_both_sources_give_the_bytes_of_the_files(folder: Path, producer: RealCl
     sources.append(BrokerDirectory(paths.root, fs=LocalFileSystem(), clock=clock))
     begin = sources[0].bounds().min_offset
     followers = [Follower(source, begin) for source in sources]
-    load = fresh("load")
-    producer.do("load", id=load, topic=topic, prefix="load", shards=4, pause_ms=0)
     for number in range(6):
+        producer.send(topic, f"small-{number}", count=500, how="async")
         producer.send(topic, f"large-{number}", count=30, body=random.Random(number).randbytes(100_000).hex())
-    producer.do("stop-load", id=load)
     end = sources[0].bounds().max_offset
     assert end > facts.segment_bytes
     for follower in followers:
