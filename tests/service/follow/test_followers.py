@@ -14,9 +14,9 @@ from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import BrokerLog, broker_log
 from tierlog.service.config.follow import FollowSettings
 from tierlog.service.follow.followed_broker import FollowState
+from tierlog.service.follow.followed_directory import store_id_of
 from tierlog.service.follow.follower import margin_ms
 from tierlog.service.follow.followers import Followers
-from tierlog.service.follow.store_place import store_id_of
 from tierlog.service.follow.upstream import BrokerNow, check_settings, upstream_of
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnavailableError

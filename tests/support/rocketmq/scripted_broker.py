@@ -12,9 +12,9 @@ from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorl
 from tests.support.world import STORE_ID
 from tierlog.service.config.follow import FollowSettings
 from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.service.follow.followed_directory import FollowedDirectory
 from tierlog.service.follow.follower import Follower
-from tierlog.service.follow.store_place import StorePlace
-from tierlog.service.follow.upstream import BrokerNow, Connection
+from tierlog.service.follow.upstream import BrokerLink, BrokerNow
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ClosedError, StoreError, UnavailableError
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -70,13 +70,13 @@ class ScriptedBroker:
         self.connections: list[_Connection] = []
         self.reports: list[int] = []
 
-    def connect(self) -> Connection:
+    def connect(self) -> BrokerLink:
         if self.refusal is not None:
             self.step()
             if self.refusal is not None:
                 raise self.refusal
         self.connections.append(_Connection(_Source(self), "east", "127.0.0.1:1", self.facts, self))
-        return cast("Connection", self.connections[-1])
+        return cast("BrokerLink", self.connections[-1])
 
     def is_gone(self) -> bool:
         return self.gone
@@ -176,7 +176,7 @@ class FollowerWorld(FollowedWorld):
         """A follower that is neither open nor started."""
         seams = self.components
         settings = seams.settings.model_copy(update={"follow": self.follow})
-        place = StorePlace(
+        place = FollowedDirectory(
             STORE_ID, self.root, self.url, settings, self.clock, SeededRandomness(self.opens), self.fs,
             cast("ObjectStore", self.bucket),
         )  # fmt: skip
