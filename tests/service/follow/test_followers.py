@@ -59,7 +59,7 @@ def test_a_store_that_does_not_open_leaves_none_open() -> None:
     far = ScriptedBroker(broker_log(60), world, name="far")
     far.refusal = NotFoundError("no broker has the name far")
     followers = followers_of(world, near=world.broker, far=far)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(InvalidRequestError, match="has the name far"):
         followers.open()
     assert not world.fs.is_locked(world.root / "near" / "lock")
 
