@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,11 +19,12 @@ import numpy as np
 
 from tierlog.index.new_store.commit import NewTopics
 from tierlog.index.new_store.part import BuiltPart, NewStore, PartBuilder, PartQueue
-from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError
+from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, NotFoundError
 from tierlog.tiering.base.fs import ByteArray, LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.wrapped_fs import OverlayFileSystem
+from tierlog.tiering.format.generation import begin_of, entry_name, is_numbered, record_topic
 from tierlog.tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, decode_record
 from tierlog.tiering.format.store_state import CommittedOffset, GroupRecord
 from tierlog.tiering.hot.commit_log import CommitLog, Segment
@@ -31,6 +32,7 @@ from tierlog.tiering.hot.consume_queue import MOST_QUEUES
 from tierlog.tiering.hot.consumer_groups import validate_group
 from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.hot.topics import Topic, TopicRegistry, validate_foreign_topic
+from tierlog.tiering.kernels.queue_places import UNKNOWN, QueuePlaces
 from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
 from tierlog.tiering.rocketmq.adoption import adopt, is_broker_store
 from tierlog.tiering.rocketmq.broker_files import broker_queues, read_consumer_offsets
@@ -144,10 +146,13 @@ def _groups(fs: LocalFileSystem, paths: StorePaths) -> dict[str, dict[tuple[str,
     return found
 
 
-def survey_segment(segment: BrokerSegment) -> SegmentSurvey:
-    """Reads one file with every checksum. Memory: one run for each queue, and for each jump of its offsets."""
+def survey_segment(segment: BrokerSegment, known: Sequence[str] = ()) -> SegmentSurvey:
+    """Reads one file with every checksum. Memory: one run for each queue, and for each jump of its offsets.
+
+    ``known`` are entries of topics, those of all generations among them, if they are known by then.
+    """
     data = LocalFileSystem().map_read(Path(segment.path))
-    names: list[str] = []
+    names = list(known)
     runs: dict[tuple[str, int], list[PartQueue]] = {}
     table, position, records, newest_ms, stop = TopicTable(names), 0, 0, 0, ScanStop.ROWS_FULL
     while stop in (ScanStop.ROWS_FULL, ScanStop.UNKNOWN_TOPIC):
@@ -188,11 +193,12 @@ def _follow(
         row = rows[first]
         run = PartQueue(
             names[row["topic_number"]], int(row["queue_id"]), int(row["queue_offset"]),
-            int(row["queue_offset"]) + last - first,
+            int(row["queue_offset"]) + last - first, int(row["physical_offset"]),
+            int(rows[last - 1]["physical_offset"]),
         )  # fmt: skip
         queue = runs.setdefault((run.topic, run.queue_id), [])
         if queue and queue[-1].next == run.first:
-            queue[-1] = queue[-1]._replace(next=run.next)
+            queue[-1] = queue[-1]._replace(next=run.next, last=run.last)
         else:
             queue.append(run)
 
@@ -231,11 +237,16 @@ class LogPlan:
                 kept.append(each)
             if end is None and not each.is_closed:
                 end = each
+        # topics that were made again have an entry for each generation
+        kept = _with_generations(kept)
         # topics are numbered by name, with the queues and floors that the broker knows
         known = {topic.name: topic for topic in log.topics}
         names = sorted({*known, *(name for each in kept for name in each.topics)})
+        current = {record_topic(name): name for name in sorted(names, key=begin_of)}
         topics = [
-            Topic(number, name, known[name].queues if name in known else 1, known[name].floors if name in known else {})
+            Topic(number, name, found.queues, found.floors)
+            if (found := known.get(record_topic(name))) and current[record_topic(name)] == name
+            else Topic(number, name, 1)
             for number, name in enumerate(names, 1)
         ]
         # the fingerprint tells this input from any other
@@ -266,20 +277,24 @@ class LogPlan:
         return sum(each.records for each in self.surveys)
 
     def new_topics(self) -> NewTopics:
-        """Ids, ends and gaps; :class:`StoreError` for a queue whose offsets began again."""
+        """Ids, ends and gaps."""
         runs = [run for each in self.surveys for run in each.runs]
-        try:
-            return NewTopics.of(self.topics, runs, whole_log=self.begin == 0)
-        except CorruptionError as error:
-            raise StoreError(
-                error.message, path=error.path,
-                hint="a topic was deleted and made again, or the broker lost its queues: an archive cannot hold both",
-            ) from error  # fmt: skip
+        return NewTopics.of(self.topics, runs, whole_log=self.begin == 0, is_brokers=True)
 
     def tasks(self, store: NewStore) -> list[ArchiveTask]:
         """Returns a task for each segment."""
         ids = {topic.name: topic.topic_id for topic in self.topics}
-        return [ArchiveTask(store, each, tuple((ids[name], name) for name in each.topics)) for each in self.surveys]
+        ends: dict[tuple[int, int], int] = {}
+        found = []
+        for each in self.surveys:
+            topics = tuple((ids[name], name) for name in each.topics)
+            here = {(ids[run.topic], run.queue_id) for run in each.runs}
+            known = tuple((queue, ends[queue]) for queue in sorted(here & ends.keys()))
+            found.append(ArchiveTask(store, each, topics, known, is_whole=self.begin == 0))
+            for run in each.runs:
+                queue = ids[run.topic], run.queue_id
+                ends[queue] = max(run.next, ends.get(queue, 0))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +304,10 @@ class ArchiveTask:
     store: NewStore
     survey: SegmentSurvey
     topics: tuple[tuple[int, str], ...]
+    ends: tuple[tuple[tuple[int, int], int], ...]
+    """Where queues go on that were seen in segments before, by topic id and queue id."""
+    is_whole: bool
+    """Whether the log has everything from physical offset 0 on."""
 
     def run(self) -> BuiltPart:
         """Archives and indexes the segment. Killed: objects that nobody names; another try stores its own."""
@@ -300,8 +319,58 @@ class ArchiveTask:
             _close(data, found.end)
         topics = [Topic(number, name, 1) for number, name in self.topics]
         with PartBuilder.open(self.store, found.segment.base, SystemRandomness()) as builder:
-            builder.add(Segment(found.segment.base, data), topics)
+            builder.add(Segment(found.segment.base, data), topics, self._places())
             return builder.finish()
+
+    def _places(self) -> QueuePlaces:
+        firsts = [0 if self.is_whole or is_numbered(name) else UNKNOWN for _, name in self.topics]
+        ids = np.array([number for number, _ in self.topics], np.int32)
+        return QueuePlaces(dict(self.ends), ids, np.array(firsts, np.int64))
+
+
+def _with_generations(surveys: Sequence[SegmentSurvey]) -> list[SegmentSurvey]:
+    """Finds where topics begin again, and returns the surveys with the entries of their generations.
+
+    That is where a queue has offset 0 though it had a message before. Segments in which a topic begins again are read
+    once more: queues that did not begin again there go on in both generations.
+    """
+    begins: dict[str, list[int]] = {}
+    for topic, runs in _by_topic(surveys).items():
+        found = [0]
+        last: dict[int, int] = {}
+        for run in runs:
+            if run.first == 0 and last.get(run.queue_id, -1) >= found[-1]:
+                found.append(run.begin)
+            last[run.queue_id] = max(run.last, last.get(run.queue_id, 0))
+        if len(found) > 1:
+            begins[topic] = found
+    return [_of_generations(each, begins) for each in surveys] if begins else list(surveys)
+
+
+def _by_topic(surveys: Sequence[SegmentSurvey]) -> dict[str, list[PartQueue]]:
+    """Returns the runs of each topic, in the order in which they begin in the log."""
+    found: dict[str, list[PartQueue]] = {}
+    for each in surveys:
+        for run in sorted(each.runs, key=lambda run: run.begin):
+            found.setdefault(run.topic, []).append(run)
+    return found
+
+
+def _of_generations(survey: SegmentSurvey, begins: Mapping[str, Sequence[int]]) -> SegmentSurvey:
+    base, end = survey.segment.base, survey.segment.base + survey.end
+    entries = [
+        entry_name(topic, begin) if begin else topic
+        for topic in survey.topics
+        for begin, following in pairwise([*begins.get(topic, [0]), end + 1])
+        if begin < end and following > base
+    ]
+    if len(entries) > len(survey.topics):
+        again = survey_segment(survey.segment, entries)
+        return replace(survey, topics=again.topics, runs=again.runs)
+    names = dict(zip(survey.topics, entries, strict=True))
+    return replace(
+        survey, topics=tuple(entries), runs=tuple(run._replace(topic=names[run.topic]) for run in survey.runs)
+    )
 
 
 def _close(data: ByteArray, position: int) -> None:

@@ -26,6 +26,7 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore, Ownership
 from tierlog.tiering.cold.manifest.sweep import NameSet
+from tierlog.tiering.format.generation import is_numbered
 from tierlog.tiering.format.manifest import Head, ObjectRef, QueueGap, encode_gaps
 from tierlog.tiering.format.store_state import GroupRecord, StoreState, TopicState
 from tierlog.tiering.hot.topics import Topic
@@ -88,19 +89,24 @@ class NewTopics:
     gaps: tuple[QueueGap, ...]
 
     @classmethod
-    def of(cls, topics: Sequence[Topic], runs: Iterable[PartQueue], *, whole_log: bool = True) -> NewTopics:
+    def of(
+        cls, topics: Sequence[Topic], runs: Iterable[PartQueue], *, whole_log: bool = True, is_brokers: bool = False
+    ) -> NewTopics:
         """Follows every queue through ``runs``, which are in the order of the log.
 
         With ``whole_log`` a queue that does not begin at 0 has a gap there; else nobody knows what was before. A
-        topic's floors count where nothing follows them. Raises :class:`CorruptionError` for offsets that step back.
+        topic's floors count where nothing follows them. Raises :class:`CorruptionError` for offsets that step back,
+        unless a broker wrote them: then those that came before have no place. A generation's queues begin at 0.
         """
         ids = {topic.name: topic.topic_id for topic in topics}
         ends: dict[str, dict[int, int]] = {topic.name: {} for topic in topics}
         gaps = []
         for run in runs:
             queues = ends[run.topic]
-            reached = queues.get(run.queue_id, 0 if whole_log else run.first)
-            if run.first < reached:
+            reached = queues.get(run.queue_id, 0 if whole_log or is_numbered(run.topic) else run.first)
+            if run.next <= reached and is_brokers:
+                continue
+            if run.first < reached and not is_brokers:
                 raise CorruptionError(
                     f"queue {run.topic}/{run.queue_id} steps back from offset {reached} to {run.first}"
                 )

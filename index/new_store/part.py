@@ -31,6 +31,7 @@ from tierlog.tiering.hot.commit_log import Segment
 from tierlog.tiering.hot.dispatch import LogRange
 from tierlog.tiering.hot.identity import DEFAULT_SEGMENT_BYTES
 from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.kernels.queue_places import QueuePlaces
 from tierlog.tiering.kernels.scan import ScanStop, TopicTable, scan
 from tierlog.tiering.lifecycle.archiver import upload_segment
 
@@ -57,12 +58,17 @@ class NewStore:
 
 
 class PartQueue(NamedTuple):
-    """Consecutive queue offsets ``[first, next)`` of one queue, in the order of the log."""
+    """Consecutive queue offsets ``[first, next)`` of one queue, in the order of the log.
+
+    In the log of a broker ``begin`` and ``last`` say where the first and the last of their records begin.
+    """
 
     topic: str
     queue_id: int
     first: int
     next: int
+    begin: int = 0
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +121,11 @@ class PartBuilder:
         )  # fmt: skip
         self._assembly = AssemblyFolder(fs, paths.tmp, contextlib.nullcontext)
 
-    def add(self, segment: Segment, topics: Sequence[Topic]) -> None:
-        """Stores the next segment; ``topics`` are at least those of its records."""
-        self._log.append(upload_segment(self._manifest, self._randomness, topics=topics, segment=segment, epoch=EPOCH))
+    def add(self, segment: Segment, topics: Sequence[Topic], places: QueuePlaces | None = None) -> None:
+        """Stores the next segment; ``topics`` are at least those of its records. ``places`` are of a broker's log."""
+        self._log.append(
+            upload_segment(self._manifest, self._randomness, topics=topics, segment=segment, epoch=EPOCH, places=places)
+        )
         self._next = segment.end
         self._topic_names |= {topic.topic_id: topic.name for topic in topics}
         for records in _ranges(segment, topics):

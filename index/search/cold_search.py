@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +23,7 @@ from tierlog.tiering.base.types import ALL_TIME, EVER, Order, TimeAxis, TimeRang
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.cold.reading.bill import BudgetSpentError, RequestChain
+from tierlog.tiering.format.generation import Generation, ranges_of
 from tierlog.tiering.format.hashing import key_hash, key_hash_high
 from tierlog.tiering.format.manifest import Head, IndexEntry, LogEntry, PageNode
 from tierlog.tiering.format.queue_rows import QUEUE_ROW
@@ -51,9 +52,12 @@ class ColdSearch:
         self._newer: Head | None = None
 
     def plan(
-        self, head: Head, border: int, topic_id: int, erased: Erasures, context: SearchContext
+        self, head: Head, border: int, generations: Sequence[Generation], erased: Erasures, context: SearchContext
     ) -> Iterator[SearchTask]:
-        """Yields tasks that find every archived message of the query below ``border``; what has expired is counted."""
+        """Yields tasks that find every archived message of the query below ``border``; what has expired is counted.
+
+        ``generations`` are those that the query means; it has the topic of their records.
+        """
 
         def note_version() -> None:
             self.claim.manifest_version = max(self.claim.manifest_version or 0, head.version)
@@ -67,14 +71,15 @@ class ColdSearch:
                     newer = self._reloaded(head, error, context.chain)
                     yield SearchTask(
                         ALL_TIME, self.cold.manifest.keys.head, COUNTER, self.claim,
-                        lambda context: self.plan(newer, border, topic_id, erased, context),
+                        lambda context: self.plan(newer, border, generations, erased, context),
                         once=(id(self), newer.version),
                     )  # fmt: skip
 
             return replace(task, run=run)
 
         context.when_counted(note_version)
-        yield from map(despite_deletion, _Plan(self, head, border, topic_id, erased).tasks(context))
+        for generation in generations:
+            yield from map(despite_deletion, _Plan(self, head, border, generation, erased).tasks(context))
 
     def _reloaded(self, head: Head, error: ObjectNotFoundError, chain: RequestChain) -> Head:
         """Returns the head that has replaced the one planned from, loaded once; raises ``error`` if none has."""
@@ -87,20 +92,20 @@ class ColdSearch:
 
 
 class _Plan:
-    """The tasks of a search at one version of the manifest."""
+    """The tasks of a search of one generation at one version of the manifest."""
 
-    def __init__(self, search: ColdSearch, head: Head, border: int, topic_id: int, erased: Erasures) -> None:
+    def __init__(self, search: ColdSearch, head: Head, border: int, generation: Generation, erased: Erasures) -> None:
         self._search = search
         self._cold, self._query, self._within = search.cold, search.query, search.within
         self._manifest: ManifestStore = search.cold.manifest
         self._head = head
         self._border = border
-        self._topic_id = topic_id
-        self._present_from_ms = dict(head.expired).get(topic_id)
+        self._generation = generation
+        self._present_from_ms = dict(head.expired).get(generation.topic_id)
         self._id = search.store_id, head.version
         self._segments = SegmentSearch(
-            search.store_id, self._manifest, head, query=self._query, within=self._within, claim=search.claim,
-            erased=erased, present_from_ms=self._present_from_ms,
+            search.store_id, self._manifest, head, generation, query=self._query, within=self._within,
+            claim=search.claim, erased=erased, present_from_ms=self._present_from_ms,
         )  # fmt: skip
 
     def tasks(self, context: SearchContext) -> Iterator[SearchTask]:
@@ -109,7 +114,7 @@ class _Plan:
             yield from self._by_time(0, context)
             return
         # what is archived but not indexed yet is searched record by record
-        if self._head.indexed_to < min(self._border, self._head.archived_to):
+        if self._head.indexed_to < min(self._border, self._head.archived_to, self._generation.end):
             run = partial(self._by_time, self._head.indexed_to)
             yield SearchTask(ALL_TIME, self._manifest.keys.head, COUNTER, self._search.claim, run)
         yield from self._by_key(self._query.key, context)
@@ -124,7 +129,9 @@ class _Plan:
         for entry in self._cold.overlapping(
             reader, self._head, axis=query.axis, within=self._within, lost=lost.note, order=query.order
         ):
-            if entry.first >= self._border or entry.bounds is None:
+            if entry.first >= min(self._border, self._generation.end) or entry.next <= self._generation.begin:
+                continue
+            if entry.bounds is None:
                 continue
             outcome = IndexOutcome.SKIPPED
             if self._has_expired(entry.bounds.max_store_ms):
@@ -247,7 +254,7 @@ class _Plan:
         stored = self._within if self._query.axis is TimeAxis.STORE else None
         pieces = list(
             self._manifest.queue_row_pieces(
-                reader, self._head, self._topic_id, stored=stored, lost=lost.note, from_offset=from_offset
+                reader, self._head, self._generation.topic_id, stored=stored, lost=lost.note, from_offset=from_offset
             )
         )
         yield from lost.tasks
@@ -277,9 +284,9 @@ class _LostParts:
         self.tasks.append(SearchTask(bounds, "manifest", self._counter, self._claim, run))
 
 
-def topic_id_of(manifest: ManifestStore, reader: ArchiveReader, head: Head, topic: str) -> int:
-    """Returns the archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
-    state = manifest.state(reader, head).find(topic)
-    if state is not None:
-        return state.topic_id
+def generations_of(manifest: ManifestStore, reader: ArchiveReader, head: Head, topic: str) -> tuple[Generation, ...]:
+    """Returns what the archive knows by a name; :class:`TopicNotFoundError` if it never saw one."""
+    state = manifest.state(reader, head)
+    if state.find(topic) is not None:
+        return ranges_of(state.topics, topic)
     raise TopicNotFoundError(f"no such topic {topic!r} in the archive")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.index.search.cold_search import topic_id_of
+from tierlog.index.search.cold_search import generations_of
 from tierlog.index.search.hot_times import HotTimes
 from tierlog.index.search.query import Coverage, Failure, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import Searcher
@@ -29,12 +29,14 @@ from tierlog.tiering.base.types import ALL_TIME, EVER, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.bill import BudgetSpentError, ReadBill
 from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.generation import Generation
 from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.format.queue_rows import QUEUE_ROW, QueueRows
+from tierlog.tiering.format.queue_unit import is_gap
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
-from tierlog.tiering.message.batch import validate_topic
+from tierlog.tiering.message.batch import validate_topic_or_generation
 
 DEFAULT_BUCKETS = 60
 MOST_BUCKETS = 1_000
@@ -60,7 +62,7 @@ class CountQuery:
     timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
-        validate_topic(self.topic)
+        validate_topic_or_generation(self.topic)
         if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
             raise InvalidRequestError(f"from ({self.from_ms}) is not before to ({self.to_ms})", hint="times are ms")
         if not 1 <= self.buckets <= MOST_BUCKETS:
@@ -237,7 +239,8 @@ class _Part:
     covered: StoreCoverage
     border: int | None = None
     """Of the hot tier; None without one."""
-    topic_id: int | None = None
+    generations: tuple[Generation, ...] = ()
+    """Those that the query means."""
     queues: list[SnapshotQueue] = field(default_factory=list)
     times: HotTimes | None = None
     head: Head | None = None
@@ -304,12 +307,14 @@ class _Counting:
         if store.hot is None:
             return part
         snapshot = stack.enter_context(store.hot.snapshot())
-        topic = store.hot.topics.get(self._query.topic)
-        part.border, part.topic_id = snapshot.border, topic.topic_id
+        part.border, part.generations = snapshot.border, store.hot.topics.ranges(self._query.topic)
         if max(snapshot.end, snapshot.visible) > snapshot.border:
             part.times = HotTimes(snapshot)
             part.queues = [
-                queue for queue in shown_queues(store.hot, snapshot, topic).values() if queue.first < queue.next
+                queue
+                for generation in part.generations
+                for queue in shown_queues(store.hot, snapshot, store.hot.topics.of_log(generation.name)).values()
+                if queue.first < queue.next
             ]
             self._require_dispatched(snapshot, store.store_id)
         return part
@@ -323,21 +328,24 @@ class _Counting:
     def _hot_times(self, part: _Part, queue: SnapshotQueue) -> Iterator[Numbers]:
         """Yields the times of a queue's messages, a stretch at a time; what cannot be read fails the answer."""
         assert part.times is not None
-        for start in range(queue.first, queue.next, _UNITS_AT_ONCE):
+        start = queue.first
+        while start < queue.next:
             if self._is_late():
                 return
             units, failures = queue.checked(start, min(start + _UNITS_AT_ONCE, queue.next))
             if failures:
                 self._fail(f"{part.store.store_id}/commitlog", failures[min(failures)])
-            good = np.delete(units["physical_offset"].astype(np.int64), [offset - start for offset in failures])
+            good = np.delete(units, [offset - start for offset in failures])
+            good = good[~is_gap(good)]["physical_offset"].astype(np.int64)
             yield part.times.of(good, self._query.axis)
+            start = queue.behind_gap(start + len(units))
 
     def _count_hot(self, part: _Part, found: IntervalHistogram) -> None:
         assert part.times is not None
         for queue in part.queues:
             if self._is_late():
                 return
-            if not part.times.rise_on(self._query.axis):
+            if not part.times.rise_on(self._query.axis) or queue.has_gaps:
                 for times_ms in self._hot_times(part, queue):
                     found.add(times_ms)
                 continue
@@ -362,21 +370,23 @@ class _Counting:
                     chain.bill
                 )
                 end = head.archived_to
-            topic_id = part.topic_id
-            if topic_id is None:
-                topic_id = topic_id_of(manifest, reader, head, self._query.topic)
+            generations = part.generations or generations_of(manifest, reader, head, self._query.topic)
             stored = self._query.within if self._query.axis is TimeAxis.STORE else None
-            pieces = list(
-                manifest.queue_row_pieces(
-                    reader, head, topic_id, stored=stored,
+            pieces = [
+                piece
+                for generation in generations
+                for piece in manifest.queue_row_pieces(
+                    reader, head, generation.topic_id, stored=stored,
                     lost=lambda _, error: lost.append((error.path or "manifest", error)),
                 )
-            )  # fmt: skip
+            ]  # fmt: skip
             rows = np.concatenate(pieces) if pieces else np.empty(0, QUEUE_ROW)
 
             def take() -> None:
                 part.head, part.rows = head, rows[rows["segment"] < end]
-                part.present_from_ms = dict(head.expired).get(topic_id, EVER.from_ms)
+                part.generations = generations
+                expired = dict(head.expired)  # their rules are the same
+                part.present_from_ms = max(expired.get(each.topic_id, EVER.from_ms) for each in generations)
                 for name, error in lost:
                     self._fail(name, error)
 
@@ -418,7 +428,8 @@ class _Counting:
             entry = manifest.entry_of_rows(manifest.reader(context.chain.for_manifest(), scan=True), head, base)
             better = left[place].empty()
             segment = SegmentReader(manifest.reader(context.chain, scan=True), entry)
-            for table in segment.directory_tables(query.topic):
+            tables = (table for each in part.generations for table in segment.directory_tables(each.name))
+            for table in tables:
                 columns = {name: table[name].to_numpy().astype(np.int64) for name in ("records", *_TIMES)}
                 better.add_runs(Runs.of(columns, "records", query.axis, part.present_from_ms))
 

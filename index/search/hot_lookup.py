@@ -33,6 +33,7 @@ from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.snapshot import IndexReader, IndexSnapshot
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, UnavailableError
 from tierlog.tiering.base.types import Tier
+from tierlog.tiering.format.generation import Generation, record_topic
 from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.format.record import SysFlag, decode_record
 from tierlog.tiering.hot.snapshot import HotSnapshot
@@ -243,7 +244,7 @@ def hot_keys(
     look-up never passes over what it should have found. :class:`CorruptIndexError` for a damaged index file.
     """
     with hot.snapshot() as snapshot:
-        hot.topics.get(topic)
+        generations = hot.topics.ranges(topic)
         erased = known.current()
         snapshot.require_dispatched()
         files, missing = index.searchable(snapshot.border, snapshot.end)
@@ -251,7 +252,7 @@ def hot_keys(
             stretches = ", ".join(f"{first} to {end}" for first, end in missing)
             raise UnavailableError(f"the key index is being derived again from {stretches}")
         try:
-            yield HotKeys(store_id, topic, snapshot, files, erased)
+            yield HotKeys(store_id, generations, snapshot, files, erased)
         except CorruptIndexError as error:
             index.note_damage(error)
             raise
@@ -265,10 +266,11 @@ class HotKeys:
     """
 
     def __init__(
-        self, store_id: str, topic: str, snapshot: HotSnapshot, files: IndexSnapshot, erased: Erasures
-    ) -> None:
+        self, store_id: str, generations: Sequence[Generation], snapshot: HotSnapshot, files: IndexSnapshot,
+        erased: Erasures,
+    ) -> None:  # fmt: skip
         """Use :func:`hot_keys`."""
-        self.topic = topic
+        self.topic = topic = record_topic(generations[0].name)
         self.border, self.end = snapshot.border, snapshot.end
         self._store_id = store_id
         self._snapshot, self._segment_bytes = snapshot, snapshot.segment_bytes
@@ -283,12 +285,13 @@ class HotKeys:
             (whole if is_whole and tombstone.topic == topic else some).append(tombstone)
         self._erased = Erasures(some)
         self._erased_below = max((tombstone.end for tombstone in some), default=0)
-        shown_from = max([self.border, *(tombstone.end for tombstone in whole)])
+        shown_from = max([self.border, generations[0].begin, *(tombstone.end for tombstone in whole)])
+        shown_to = min(self.end, generations[-1].end)
         self._rows = np.concatenate([_row(entry.reader) for entry in self._entries] or [np.empty(0, np.int64)])
         self._prefix, self._scratch = topic_prefix(topic), np.empty(SCRATCH_BYTES, np.uint8)
         self._place = np.array(
             [(
-                self._rows.ctypes.data, len(self._entries), self._log.address, shown_from, self.end,
+                self._rows.ctypes.data, len(self._entries), self._log.address, shown_from, shown_to,
                 self._prefix.ctypes.data, len(self._prefix), self._scratch.ctypes.data,
             )],
             PLACE,

@@ -9,7 +9,7 @@ are copies, so nothing that moves into the archive meanwhile is missed or twice.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +29,7 @@ from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.format.generation import Generation, record_topic
 from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.format.queue_unit import GAP_BYTES, is_gap
 from tierlog.tiering.format.record import FIXED_BYTES_V1
@@ -66,17 +67,21 @@ class HotSearch:
         self._snapshot = snapshot
         self._times = HotTimes(snapshot)
 
-    def plan(self, query: Query, within: TimeRange) -> Iterator[SearchTask]:
-        """Yields tasks that find every hot message of the query ``within``, or fail if some are not dispatched."""
+    def plan(self, query: Query, within: TimeRange, generations: Sequence[Generation]) -> Iterator[SearchTask]:
+        """Yields tasks that find every hot message of the query ``within``, or fail if some are not dispatched.
+
+        ``generations`` are those that the query means; it has the topic of their records.
+        """
         if self._snapshot.undispatched:
             yield self._task(ALL_TIME, "hot", self._undispatched)
         if query.key is not None:
             if self._missing:
                 yield self._task(ALL_TIME, "index", self._not_indexed, counter="index_unreachable")
-            run = partial(self._by_key, query, within)
+            run = partial(self._by_key, query, within, generations[0].begin, generations[-1].end)
             yield self._task(ALL_TIME, "index", run, counter="index_unreachable")
         else:
-            yield from self._by_time(query, within)
+            for generation in generations:
+                yield from self._by_time(generation.name, query, within)
 
     @property
     def first_ms(self) -> int | None:
@@ -97,7 +102,9 @@ class HotSearch:
 
     # by key
 
-    def _by_key(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[SearchTask]:
+    def _by_key(
+        self, query: Query, within: TimeRange, begin: int, end: int, context: SearchContext
+    ) -> Iterator[SearchTask]:
         assert query.key is not None
         damaged: dict[int, CorruptIndexError] = {}
         hits = self._files.candidates(query.topic, query.key, within, query.axis, damaged)
@@ -108,15 +115,16 @@ class HotSearch:
             self._index.note_damage(error)
             yield self._task(ALL_TIME, f"index/{begin_ms}", partial(_fail, error), counter="index_unreachable")
         offsets = hits["physical_offset"]
-        hits = hits[(offsets >= self._snapshot.border) & (offsets < self._snapshot.end)]
+        begin, end = max(begin, self._snapshot.border), min(end, self._snapshot.end)
+        hits = hits[(offsets >= begin) & (offsets < end)]
         for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
             run = partial(self._messages, group, query, within)
             yield self._task(bounds, "commitlog", run)
 
     # by time
 
-    def _by_time(self, query: Query, within: TimeRange) -> Iterator[SearchTask]:
-        topic = self._hot.topics.get(query.topic)
+    def _by_time(self, name: str, query: Query, within: TimeRange) -> Iterator[SearchTask]:
+        topic = self._hot.topics.of_log(name)
         for queue in shown_queues(self._hot, self._snapshot, topic).values():
             try:
                 yield from self._of_queue(queue, query, within)
@@ -295,7 +303,8 @@ class Pinned:
 
     border: int
     end: int
-    topic_id: int
+    generations: tuple[Generation, ...]
+    """Those that the query means, oldest first."""
     first_ms: int | None
     """Everything below the border was stored at this time or before; None if that is not known."""
     erased: Erasures
@@ -309,7 +318,8 @@ class HotPage:
     cold_url: str | None
     border: int
     end: int
-    topic_id: int
+    #: Those that the query means, oldest first.
+    generations: tuple[Generation, ...]
     first_ms: int | None
     #: The archive at this version covers everything below the border; None before the store has seen its archive.
     manifest_version: int | None
@@ -339,15 +349,15 @@ class HotTierSearch(StoreSearch):
     ) -> Iterator[SearchTask]:
         """Pins the hot tier and searches it."""
         snapshot = stack.enter_context(self._hot.snapshot())
-        topic_id = self._hot.topics.get(query.topic).topic_id
+        generations = self._hot.topics.ranges(query.topic)
         erased, hot = self._known.current(), None
         if max(snapshot.end, snapshot.visible) > snapshot.border:
             covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
             hot = HotSearch(self.store_id, self._hot, self._index, snapshot=snapshot, claim=claim, erased=erased)
         first_ms = hot.first_ms if hot is not None else None
-        self.pinned = Pinned(snapshot.border, snapshot.end, topic_id, first_ms, erased)
+        self.pinned = Pinned(snapshot.border, snapshot.end, generations, first_ms, erased)
         if hot is not None:
-            yield from hot.plan(query, within)
+            yield from hot.plan(query.of_records, within, generations)
 
 
 def hot_page(
@@ -357,9 +367,9 @@ def hot_page(
     """Asks a hot tier alone; :class:`TopicNotFoundError` for a topic that the store does not have."""
     answer = Searcher(clock=clock).search([tier], query, page_bytes=page_bytes)
     pinned, head = tier.pinned, manifest.head if manifest is not None else None
-    tombstones = reaching(pinned.erased.tombstones, query.topic)
+    tombstones = reaching(pinned.erased.tombstones, record_topic(query.topic))
     return HotPage(
-        store_id=tier.store_id, cold_url=cold_url, border=pinned.border, end=pinned.end, topic_id=pinned.topic_id,
+        store_id=tier.store_id, cold_url=cold_url, border=pinned.border, end=pinned.end, generations=pinned.generations,
         first_ms=pinned.first_ms, manifest_version=None if head is None else head.version, tombstones=tombstones,
         messages=answer.messages, more=answer.next_cursor is not None, coverage=answer.coverage,
     )  # fmt: skip

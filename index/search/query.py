@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ from tierlog.index.search.filters import MessageFilters
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
-from tierlog.tiering.message.batch import validate_key, validate_topic
+from tierlog.tiering.format.generation import record_topic
+from tierlog.tiering.message.batch import validate_key, validate_topic_or_generation
 from tierlog.tiering.message.stored_message import Place, StoredMessage
 from tierlog.tiering.objects.object_store import usd_of
 
@@ -60,9 +61,15 @@ class Query:
     For who asks whether there is anything: the coverage does not tell of what was left out.
     """
 
+    @property
+    def of_records(self) -> Query:
+        """The query with the topic that records have, if it names a generation."""
+        topic = record_topic(self.topic)
+        return self if topic == self.topic else replace(self, topic=topic)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", MessageFilters.of(self.tag, self.contains, self.where))
-        validate_topic(self.topic)
+        validate_topic_or_generation(self.topic)
         if self.key is not None:
             validate_key(self.key)
         if self.from_ms >= self.to_ms:

@@ -18,6 +18,7 @@ from tierlog.index.search.store_search import ArchiveSearch, work_below
 from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, StoreError, TopicNotFoundError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeRange
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.message.stored_message import Place, StoredMessage
 
@@ -57,7 +58,7 @@ class RemoteSearch(StoreSearch):
             covered.error = f"its archive {page.cold_url} is not one that is read here"
             yield _failing(Failure(page.cold_url, covered.error))
             return
-        pinned = Pinned(page.border, page.end, page.topic_id, page.first_ms, Erasures(page.tombstones))
+        pinned = Pinned(page.border, page.end, page.generations, page.first_ms, Erasures(page.tombstones))
         yield work_below(
             self.store_id, self._cold, pinned, query=query, within=within, covered=covered,
             version=page.manifest_version or 0, by_head=True,
@@ -131,7 +132,7 @@ def check_page(page: HotPage, query: Query, within: TimeRange) -> None:
     in_order = sorted(set(places), reverse=is_newest) == places
     behind = after is None or all(place < after if is_newest else place > after for place in places)
     fits = all(
-        message.record.topic == query.topic
+        message.record.topic == record_topic(query.topic)
         and (query.key is None or message.has_key(query.key))
         and (query.filters is None or query.filters.match(message))
         and within.contains(message.time_ms(query.axis))

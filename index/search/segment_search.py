@@ -24,6 +24,7 @@ from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.cold.segment.reader import FRAME_COLUMNS, DirectoryRow, SegmentReader, TopicRuns, item_at, items_in
 from tierlog.tiering.format.filler import Filler
+from tierlog.tiering.format.generation import Generation
 from tierlog.tiering.format.manifest import Head, LogEntry
 from tierlog.tiering.format.queue_rows import QueueRows
 from tierlog.tiering.format.record import Record
@@ -197,13 +198,14 @@ class Hits:
 
 
 class SegmentSearch:
-    """The archived segments of one head, for one query."""
+    """The archived segments of one head, for one query among the messages of one generation."""
 
     def __init__(
         self,
         store_id: str,
         manifest: ManifestStore,
         head: Head,
+        generation: Generation,
         *,
         query: Query,
         within: TimeRange,
@@ -215,6 +217,7 @@ class SegmentSearch:
         self._store_id = store_id
         self._manifest = manifest
         self._head = head
+        self._generation = generation
         self._query = query
         self._within = within
         self._claim = claim
@@ -300,12 +303,12 @@ class SegmentSearch:
         entry = manifest.entry_of_rows(manifest.reader(context.chain.for_manifest(), scan=True), self._head, base)
         reader = manifest.reader(context.chain, scan=True)
         if self._query.by_columns:
-            runs = SegmentReader(reader, entry).topic_runs(self._query.topic)
+            runs = SegmentReader(reader, entry).topic_runs(self._generation.name)
             frames_of_runs = RunFrames.of(runs, self._query, self._within)
             yield from self._column_reads(frames_of_runs, self._query.limit + 1, entry, reader)
             return
         frames: dict[FramePlace, list[DirectoryRow]] = {}
-        for row in SegmentReader(reader, entry).directory_rows(self._query.topic):
+        for row in SegmentReader(reader, entry).directory_rows(self._generation.name):
             if row.overlaps(self._query.axis, self._within):
                 frames.setdefault(row.place, []).append(row)
         wants = []
@@ -418,7 +421,12 @@ class SegmentSearch:
             context.segments_erased.add(place)
             return
         message = StoredMessage(item, self._store_id, Tier.COLD)
-        if item.topic != self._query.topic or not (self._query.key is None or message.has_key(self._query.key)):
+        is_mine = self._generation.begin <= item.physical_offset < self._generation.end
+        if (
+            item.topic != self._query.topic
+            or not is_mine
+            or not (self._query.key is None or message.has_key(self._query.key))
+        ):
             return
         if self._has_expired(item.store_ms):
             context.segments_expired.add(place)

@@ -8,7 +8,7 @@ from functools import partial
 
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.objects.catalogue import ColdIndex
-from tierlog.index.search.cold_search import ColdSearch, topic_id_of
+from tierlog.index.search.cold_search import ColdSearch, generations_of
 from tierlog.index.search.hot_search import HotTierSearch, Pinned
 from tierlog.index.search.query import Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import StoreSearch
@@ -17,6 +17,7 @@ from tierlog.index.search.task import SearchContext, SearchTask
 from tierlog.tiering.base.errors import StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import ALL_TIME, EVER, TimeAxis, TimeRange
 from tierlog.tiering.cold.reading.bill import BudgetSpentError
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, KnownErasures, reaching
@@ -68,7 +69,7 @@ def work_below(
     """
     manifest = cold.manifest
     covered.cold = claim = TierCoverage(within.from_ms, within.to_ms)
-    search = ColdSearch(store_id, cold, query, within, claim)
+    search = ColdSearch(store_id, cold, query.of_records, within, claim)
     bounds = ALL_TIME
     if query.axis is TimeAxis.STORE and pinned.first_ms is not None:
         bounds = ALL_TIME[0], pinned.first_ms
@@ -80,8 +81,8 @@ def work_below(
             if head.cold_min < pinned.border:
                 erased = pinned.erased
                 if by_head:
-                    erased = erased.joined(reaching(head.tombstones, query.topic))
-                yield from search.plan(head, pinned.border, pinned.topic_id, erased, context)
+                    erased = erased.joined(reaching(head.tombstones, record_topic(search.query.topic)))
+                yield from search.plan(head, pinned.border, pinned.generations, erased, context)
             # an archive that holds nothing below the border has no version to claim anything at
 
     return SearchTask(bounds, manifest.keys.head, COUNTER, claim, run)
@@ -114,7 +115,7 @@ class ArchiveSearch(StoreSearch):
         """Searches everything published."""
         manifest = self._cold.manifest
         covered.cold = claim = TierCoverage(within.from_ms, within.to_ms)
-        search = ColdSearch(self.store_id, self._cold, query, within, claim)
+        search = ColdSearch(self.store_id, self._cold, query.of_records, within, claim)
 
         def run(context: SearchContext) -> Iterator[SearchTask]:
             with _reporting_failures(covered, context):
@@ -125,13 +126,13 @@ class ArchiveSearch(StoreSearch):
                     context.when_counted(lambda: claim.end_before(end_ms))
                 reader = manifest.reader(context.chain.for_manifest())
                 try:
-                    topic_id = topic_id_of(manifest, reader, head, query.topic)
+                    generations = generations_of(manifest, reader, head, query.topic)
                 except TopicNotFoundError:
                     if self._may_lack_topic:
                         return
                     raise
                 yield from _lost(head, query, within, claim)
-                yield from search.plan(head, head.archived_to, topic_id, Erasures(head.tombstones), context)
+                yield from search.plan(head, head.archived_to, generations, Erasures(head.tombstones), context)
 
         yield SearchTask(ALL_TIME, manifest.keys.head, COUNTER, claim, run)
 

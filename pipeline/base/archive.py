@@ -8,6 +8,7 @@ job's arguments, and nothing in Spark's event log.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from typing import TypeVar
 from tierlog.tiering.base.backoff import TryAgain
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError, NotFoundError, ObjectNotFoundError
 from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.types import END_OF_TIME_MS, TimeRange
 from tierlog.tiering.cold.manifest.opened import open_manifest as open_manifest
 from tierlog.tiering.cold.manifest.opened import open_objects as open_objects
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.objects.urls import canonical_url, stores_below
 
+_LOG = logging.getLogger(__name__)
 _TRIES = 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 T = TypeVar("T")
@@ -97,6 +100,14 @@ def check_is_there(url: str) -> None:
     scheme, _, path = url.partition("://")
     if scheme == "file" and not Path(path).is_dir():
         raise NotFoundError("no archive of any store here, nor a directory", path=url)
+
+
+def warn_of_lost(stores: Iterable[PinnedStore], from_ms: int | None, to_ms: int | None) -> None:
+    """Says of each range of a followed log that nobody has, and that was wanted: rows cannot tell what they lack."""
+    wanted = TimeRange(0 if from_ms is None else from_ms, END_OF_TIME_MS if to_ms is None else to_ms)
+    for store in stores:
+        for lost in store.head.lost_in(wanted):
+            _LOG.warning("store %s is not complete: %s", store.store_id, lost.error().message)
 
 
 def pin(url: str, store_id: str) -> PinnedStore:

@@ -29,7 +29,7 @@ from itertools import count
 
 import pyarrow as pa
 
-from tierlog.pipeline.base.archive import ArchiveSnapshot, open_objects
+from tierlog.pipeline.base.archive import ArchiveSnapshot, open_objects, warn_of_lost
 from tierlog.pipeline.jobs.export_table import ExportPlan, ExportRequest, TableWriter, parse_bodies, schema_of
 from tierlog.pipeline.jobs.job import Job, JobContext, Summary, TaskFailure, run_tasks
 from tierlog.pipeline.read.partitions import PART_BYTES, SegmentPart, plan_parts, read_parts
@@ -122,7 +122,9 @@ def _plan(objects: ObjectStore, request: ExportRequest, nonce: str, out: str) ->
     if found is None:
         if next(iter(objects.list("")), None) is not None:
             raise InvalidRequestError(f"{out} holds something else", hint="an export wants a folder of its own")
-        plan = ExportPlan.make(request, ArchiveSnapshot.take(request.cold, request.stores), nonce)
+        snapshot = ArchiveSnapshot.take(request.cold, request.stores)
+        warn_of_lost(snapshot.stores.values(), request.from_ms, request.to_ms)
+        plan = ExportPlan.make(request, snapshot, nonce)
         try:
             objects.put(_PLAN, plan.encode(), if_absent=True)
         except PreconditionFailedError:  # somebody else was faster, or an answer was lost

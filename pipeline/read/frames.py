@@ -27,6 +27,7 @@ from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader, item_at
 from tierlog.tiering.format.filler import Filler
+from tierlog.tiering.format.generation import ByGeneration
 from tierlog.tiering.format.manifest import Head, LogEntry
 from tierlog.tiering.lifecycle.hidden_rows import hidden_rows
 from tierlog.tiering.lifecycle.tombstones import NOTHING_ERASED, Erasures
@@ -172,6 +173,7 @@ class VisibleMessages:
         #: What the head hides.
         self.erased = Erasures(store.head.tombstones)
         self._expired_ms = expired_by_name(store.manifest, reader, store.head)
+        self._expired_of = ByGeneration(self._expired_ms)
         self._bounds: dict[str, Bounds] = {}
 
     def includes(self, message: StoredMessage) -> bool:
@@ -179,7 +181,7 @@ class VisibleMessages:
         record = message.record
         return (
             self._predicate.matches(record)
-            and record.store_ms >= self._expired_ms.get(record.topic, record.store_ms)
+            and record.store_ms >= self._expired_of.of(record.topic, record.physical_offset, record.store_ms)
             and not self.erased.hides(record)
         )
 

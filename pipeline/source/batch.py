@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore
+from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore, warn_of_lost
 from tierlog.pipeline.base.client import ServedPage, ServedQueueEnds, ServiceClient
 from tierlog.pipeline.read.partitions import (
     PART_BYTES,
@@ -93,6 +93,7 @@ class BatchReader(DataSourceReader):
         if self._options.url is not None:
             found += plan_pulls(self._options, self._archive)
         if self._archive is not None:
+            warn_of_lost(self._archive.stores.values(), self._options.from_ms, self._options.to_ms)
             for store in self._archive.stores.values():
                 found += self._of_archive(store)
         if len(found) > 1 and self._predicate == EVERYTHING:

@@ -21,6 +21,7 @@ from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.types import count_present
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveCache
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url, stores_below
@@ -53,17 +54,19 @@ class ArchivedStore:
 
     def _topics(self, shows: Callable[[str], bool], store_id: str | None) -> list[TopicInfo]:
         head, fetcher, found = self.manifest.refresh(), self.fetcher, []
-        for state in self.manifest.state(self.manifest.reader(), head).listed:
-            if not shows(state.name):
+        known = self.manifest.state(self.manifest.reader(), head)
+        for state in known.listed:
+            if not shows(record_topic(state.name)):
                 continue
+            name = known.shown_name(state)
             queues = []
             for queue in range(state.queues):
-                first, end = fetcher.offsets(state.name, queue)
-                gaps = fetcher.declared_gaps(state.name, queue)
+                first, end = fetcher.offsets(name, queue)
+                gaps = fetcher.declared_gaps(name, queue)
                 queues.append(QueueInfo(queue, first, end, gaps, count_present(first, end, gaps), store_id))
             found.append(
                 TopicInfo(
-                    name=state.name,
+                    name=name,
                     topic_id=state.topic_id,
                     queues=queues,
                     archive=state.archive,

@@ -435,19 +435,20 @@ class Timers:
         recalled = self._recalled(set(due_ms.values()))
         now_ms = self._clock.now_ms()
         copies, waiting = [], set(reading.unread)
-        for offset in offsets:
-            if offset in reading.found:
-                try:
-                    copy = self._fired(reading.found[offset].record, recalled.get(due_ms[offset], ()), now_ms)
-                except ConflictError as error:  # no room for its topic
-                    self._again_s = self._clock.monotonic_s() + _AGAIN_S
-                    _LOG.warning("message %d of %s waits: %s", offset, TIMER_TOPIC, error)
-                    waiting.add(offset)
-                else:
-                    copies += [] if copy is None else [copy]
-        with self._taken(timers, waiting, latest_ms=max(due_ms.values(), default=-FAR)):
-            if copies:
-                self._append(copies, is_rolled=False)
+        with self._store.copying() as is_erased:
+            for offset in offsets:
+                if offset in reading.found and not is_erased(record := reading.found[offset].record):
+                    try:
+                        copy = self._fired(record, recalled.get(due_ms[offset], ()), now_ms)
+                    except ConflictError as error:  # no room for its topic
+                        self._again_s = self._clock.monotonic_s() + _AGAIN_S
+                        _LOG.warning("message %d of %s waits: %s", offset, TIMER_TOPIC, error)
+                        waiting.add(offset)
+                    else:
+                        copies += [] if copy is None else [copy]
+            with self._taken(timers, waiting, latest_ms=max(due_ms.values(), default=-FAR)):
+                if copies:
+                    self._append(copies, is_rolled=False)
         self.fired += len(copies)
         self._forget_recalls()
 
@@ -512,8 +513,6 @@ class Timers:
         key = properties.get(UNIQ_KEY)
         if key is not None and ((topic, key) in recalled or (topic, f"{topic}+{key}") in recalled):
             return None
-        if self._store.hides(replace(record, topic=topic)):
-            return None
         text = fired_text(record.properties_text, store_ms=record.store_ms, now_ms=now_ms)
         try:
             add_copy(CopiedMessages(), record, target, text)
@@ -545,6 +544,7 @@ class Timers:
         with self._lock:
             if not self._is_loaded:
                 return 0
+            self._drop_erased()
             if not self.pending():
                 return border
             least = min(self._pending.least_offset(), *self._recalls, *self._waiting, FAR)
@@ -555,6 +555,17 @@ class Timers:
             self._roll_before_ms = newest_ms + 1
             self._roll_at_s = 0.0
             return first
+
+    def _drop_erased(self) -> None:
+        """Takes the first messages that are erased for done: nothing is kept for them."""
+        while len(rows := self._pending.below(FAR, most=_MOST_COPIES, most_bytes=_MOST_BYTES)):
+            reading = read_at(self._store, TIMER_TOPIC, 0, rows.offset.tolist())
+            left = min(*reading.found, *reading.unread, FAR)
+            if int(rows.offset[0]) < left:
+                with self._taken(rows.part(rows.offset < left), ()):
+                    pass
+            if left < FAR:
+                return
 
     def _roll_old(self) -> bool:
         """Appends again what is pending in records that are old enough to go soon, with what calls it back.
@@ -585,23 +596,16 @@ class Timers:
         reading = self._read([offset for _, offset, _ in rows])
         if not rows or reading.unread:
             return False
-        copies = [
-            _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record))
-            for message in reading.found.values()
-            if not self._is_erased(message.record)
-        ]
-        with self._taken(TimerRun.of(rows), ()):
-            if copies:
-                self._append(copies, is_rolled=True)
+        with self._store.copying() as is_erased:
+            copies = [
+                _Copy(message.record, (TIMER_TOPIC, 0), rolled_text(message.record))
+                for message in reading.found.values()
+                if not is_erased(message.record)
+            ]
+            with self._taken(TimerRun.of(rows), ()):
+                if copies:
+                    self._append(copies, is_rolled=True)
         return True
-
-    def _is_erased(self, record: Record) -> bool:
-        """Whether a message was erased, or its topic deleted, while it waited: its next copy lies behind the erasure,
-        which would not hide it."""
-        topic = record.properties.get(REAL_TOPIC)
-        if topic is None or RECALLED in record.properties:
-            return False
-        return self._store.hides(replace(record, topic=topic))
 
     # calling back
 

@@ -22,7 +22,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -297,7 +297,17 @@ class Transactions:
         known.forget()
 
     def _append(self, ends: list[_End], known: _Known) -> None:
-        """Appends an op for each end, with its copy behind it, and learns that they have ended."""
+        """Appends an op for each end, with its copy behind it, and learns of their ends; none for what is erased."""
+        with self._store.copying() as is_erased:
+            left = []
+            for end in ends:
+                if is_erased(end.half):
+                    known.open.pop(end.half.queue_offset, None)
+                else:
+                    left.append(end)
+            self._append_copies(left, known)
+
+    def _append_copies(self, ends: list[_End], known: _Known) -> None:
         parts = [(end, copy) for end in ends if (copy := self._copy_of(end)) is not None]
         if not parts:
             return
@@ -324,7 +334,7 @@ class Transactions:
             self._store.make_topic(DROPPED_TOPIC, 1, may_make=True)
             return _Copy((DROPPED_TOPIC, 0), half.properties_text, half.sys_flag)
         target = real_target(self._store, half.properties, half.queue_offset) if end.is_commit else None
-        if target is None or self._store.hides(replace(half, topic=target[0])):
+        if target is None:
             return _Copy(None, b"", 0)
         text = changed_text(half.properties_text, (REAL_TOPIC, REAL_QUEUE, _PREPARED))
         try:

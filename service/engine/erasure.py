@@ -101,17 +101,18 @@ class Eraser:
         """
         with self._lock:
             before = self._known.current()
-            end = self._hot.flush()  # records that are not durable may be replaced by others after a crash
-            from_ms, to_ms = _bounds(query)
-            tombstone = make_tombstone(
-                query.topic, query.key, from_ms=from_ms, to_ms=to_ms, end=end, randomness=self._randomness,
-                beside=before.tombstones,
-            )  # fmt: skip
-            refuse_held([self._hot.topics.get(query.topic)], (query.topic,))
-            seen = self._manifest.head
-            if seen is not None:
-                refuse_too_many(seen, tombstone)
-            head = self._committer.commit(ManifestChange(add_tombstones=(tombstone,)), (query.topic,))
+            with self._hot.copying:
+                end = self._hot.flush()  # records that are not durable may be replaced by others after a crash
+                from_ms, to_ms = _bounds(query)
+                tombstone = make_tombstone(
+                    query.topic, query.key, from_ms=from_ms, to_ms=to_ms, end=end, randomness=self._randomness,
+                    beside=before.tombstones,
+                )  # fmt: skip
+                refuse_held([self._hot.topics.get(query.topic)], (query.topic,))
+                seen = self._manifest.head
+                if seen is not None:
+                    refuse_too_many(seen, tombstone)
+                head = self._committer.commit(ManifestChange(add_tombstones=(tombstone,)), (query.topic,))
             tombstone = _named(head, tombstone)
             counted = self._counted(self._runner.receipt_of(tombstone), query, before)
             return self._runner.update(
@@ -245,7 +246,7 @@ class TopicDeleter:
             topic, deletion, matched = self._hot.topics.generations(name)[-1], owed[name], None
         else:
             matched = None if self._eraser is None else self._eraser.count(Query(name)).matched
-            with self._holding:
+            with self._hot.copying, self._holding:
                 topic = self._hot.topics.get(name)
                 refuse_held([topic], (name,))
                 self._refuse_too_many(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -374,9 +374,14 @@ class Store:
         """
         self._hot.keepers.append(keeper)
 
-    def hides(self, record: Record) -> bool:
-        """Whether an erasure hides a record, or its topic was deleted since."""
-        return self._known.current().hides(record)
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[Callable[[Record], bool]]:
+        """Copies of messages that wait are appended inside; gives what tells which are erased, and get none.
+
+        Nothing is erased meanwhile: a copy would lie behind the erasure, which would not hide it.
+        """
+        with self._hot.copying:
+            yield self._known.current().hides
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """Returns the message of a queue whose record begins there, whichever tier; None if there is none."""
@@ -431,7 +436,7 @@ class Store:
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
         """Returns topics with their queues and offsets, both tiers counted; those that ``shows`` denies cost
         nothing."""
-        return self._described([topic for topic in self._hot.topics.listed() if shows(topic.name)])
+        return self._described([topic for topic in self._hot.topics.listed() if shows(topic.record_topic)])
 
     def topic(self, name: str) -> TopicInfo:
         """Returns one topic; raises :class:`TopicNotFoundError`."""
@@ -449,14 +454,15 @@ class Store:
 
     def queue_counts(self) -> dict[str, int]:
         """Returns every topic's number of queues, by name."""
-        return {topic.name: topic.queues for topic in self._hot.topics.listed()}
+        return {topic.record_topic: topic.queues for topic in self._hot.topics.listed()}
 
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
+        names = {topic.topic_id: self._hot.topics.shown_name(topic) for topic in topics}
         return [
             TopicInfo(
-                name=topic.name,
+                name=names[topic.topic_id],
                 topic_id=topic.topic_id,
-                queues=[self._queue(topic.name, queue_id, found) for queue_id, found in enumerate(ranges)],
+                queues=[self._queue(names[topic.topic_id], queue_id, found) for queue_id, found in enumerate(ranges)],
                 archive=topic.archive,
                 cold_retention_ms=topic.cold_retention_ms,
                 hold=topic.hold,

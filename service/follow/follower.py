@@ -307,6 +307,7 @@ class Follower:
         self._take(position, rest)
         while not self._stopping.is_set():
             unflushed = self._unflushed
+            is_waited_for = not unflushed.bytes
             data = source.read(0.0 if unflushed.bytes else _WAIT_S)
             if len(data):
                 self._take(source.position(), data)
@@ -323,6 +324,8 @@ class Follower:
             if now_s >= self._look_s:
                 self._look(connection)
                 self._judge()
+                if is_waited_for and not len(data):
+                    self._check_still_there()
                 self._opened.publish_below = source.settled()
                 if connection.address is not None and self._settings.promote:
                     self._consider_promotion()
@@ -330,6 +333,13 @@ class Follower:
                         return
             if now_s >= self._copy_s:
                 self._copy(connection)
+
+    def _check_still_there(self) -> None:
+        """Raises :class:`SourceLostError` if the broker has removed what comes next: a master then sends nothing for
+        ever, and does not say so."""
+        least, end = self.broker.live_min_offset, self._opened.end
+        if least is not None and least > end:
+            raise SourceLostError(f"the broker has removed what lies below {least}, and {end} is wanted")
 
     def _take(self, position: int, data: memoryview | bytes) -> None:
         """Appends what comes next; what lies between a blank record and the end of its segment is passed over."""
@@ -514,10 +524,30 @@ def _compare(source: LogSource, store: FollowedStore, bounds: LogBounds) -> tupl
                 return agreed, agreed, b""
         if at > base:
             most = min(most * _MORE_TAIL, source.segment_bytes)
-        elif base < store.archived_to:
+        elif base <= store.archived_to:
+            _check_same_log(source, store, bounds, base)
             return base, base, b""
         else:
             below, most = base, _FIRST_TAIL
+
+
+def _check_same_log(source: LogSource, store: FollowedStore, bounds: LogBounds, base: int) -> None:
+    """Raises :class:`DivergedError` unless the broker has what lies before ``base`` here, where logs differ from there.
+
+    A broker whose volume was lost begins another log. Nothing of ours is dropped for that: it may be the last copy.
+    """
+    at, ours = store.tail(_FIRST_TAIL, base)
+    if ours and at < bounds.min_offset <= base <= bounds.max_offset:
+        return  # what can be compared was removed there
+    if ours and bounds.min_offset <= at and at + len(ours) <= bounds.max_offset:
+        source.begin(at)
+        if _fetch(source, at, len(ours))[0] == ours:
+            return
+    raise DivergedError(
+        f"the broker's log [{bounds.min_offset}, {bounds.max_offset}) has nothing in common with the end of ours at "
+        f"{store.end}",
+        hint="nothing is dropped; follow the broker as another store: --store-id ID with an empty --root",
+    )
 
 
 def _fetch(source: LogSource, position: int, count: int) -> tuple[bytes, bytes]:

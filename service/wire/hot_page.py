@@ -19,6 +19,7 @@ from tierlog.service.wire.documents import Json
 from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import Tier
 from tierlog.tiering.format.arrow_stream import read_stream
+from tierlog.tiering.format.generation import Generation
 from tierlog.tiering.format.manifest import tombstone_from_json
 from tierlog.tiering.format.record import decode_record, encode_record
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -61,7 +62,8 @@ def hot_metadata(page: HotPage) -> Json:
         "cold_url": page.cold_url,
         "border": page.border,
         "end": page.end,
-        "topic_id": page.topic_id,
+        "topic_id": page.generations[-1].topic_id,
+        "generations": page.generations,
         "first_ms": page.first_ms,
         "manifest_version": page.manifest_version,
         "tombstones": [asdict(stone) for stone in page.tombstones],
@@ -75,12 +77,17 @@ def _page(beside: Json, records: list[bytes]) -> HotPage:
     cold_url = beside["cold_url"]
     return HotPage(
         store_id=store_id, cold_url=None if cold_url is None else str(cold_url), border=int(beside["border"]),
-        end=int(beside["end"]), topic_id=int(beside["topic_id"]), first_ms=None if first_ms is None else int(first_ms),
+        end=int(beside["end"]), generations=tuple(_generation(*each) for each in beside["generations"]),
+        first_ms=None if first_ms is None else int(first_ms),
         manifest_version=None if version is None else int(version),
         tombstones=tuple(tombstone_from_json(stone) for stone in beside["tombstones"]),
         messages=[StoredMessage(decode_record(record), store_id, Tier.HOT) for record in records],
         more=bool(beside["more"]), coverage=_coverage(store_id, beside["coverage"]),
     )  # fmt: skip
+
+
+def _generation(topic_id: int, name: str, begin: int, end: int) -> Generation:
+    return Generation(int(topic_id), str(name), int(begin), int(end))
 
 
 def _coverage(store_id: str, told: Any) -> Coverage:

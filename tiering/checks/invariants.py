@@ -14,10 +14,10 @@ from tierlog.tiering.base.errors import CorruptionError, StoreError, Unavailable
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Entry, Head
 from tierlog.tiering.hot.commit_log import Segment
-from tierlog.tiering.hot.consume_queue import QueueView
+from tierlog.tiering.hot.consume_queue import QueueView, UnitArray
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import Topic
-from tierlog.tiering.kernels.queue_places import UnitArray, have_places
+from tierlog.tiering.kernels.queue_places import have_places
 from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan_all
 from tierlog.tiering.message.tags import tag_codes
 

@@ -23,7 +23,7 @@ from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
 from tierlog.tiering.format.queue_rows import QueueRows, encode_queue_rows
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topics import Topic
-from tierlog.tiering.lifecycle.archiver import upload_segment
+from tierlog.tiering.lifecycle.archiver import places_of, upload_segment
 from tierlog.tiering.lifecycle.erasure_receipts import ReceiptStore
 from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.objects.transfer import put_verified
@@ -84,7 +84,13 @@ class ColdRepair:
         gone = self._removals(head, topics, erased, entry)
         topics = [replace(topic, hold=False) for topic in topics]  # ``gone`` is without what a hold protects
         new = upload_segment(
-            self._manifest, self._randomness, topics=topics, segment=closed[0], epoch=head.epoch, tombstones=gone
+            self._manifest,
+            self._randomness,
+            topics=topics,
+            segment=closed[0],
+            epoch=head.epoch,
+            tombstones=gone,
+            places=places_of(hot, closed[0], topics, head),
         )
         self._manifest.commit_other(ManifestChange(log=(new,), remove=(entry,), begun_s=begun_s))
         return f"archived again from the hot copy, as {new.key}"
@@ -109,7 +115,7 @@ class ColdRepair:
 
         A hold protects what an erasure had not come to; one that is no longer in the head was carried out before.
         """
-        held, expired = {topic.name for topic in topics if topic.hold}, dict(head.expired)
+        held, expired = {topic.record_topic for topic in topics if topic.hold}, dict(head.expired)
         waiting = {tombstone.tombstone_id for tombstone in head.tombstones}
         gone = [
             tombstone

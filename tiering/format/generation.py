@@ -11,7 +11,7 @@ People number them: ``orders@1`` is the oldest, ``orders`` alone the current one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 _MARK = "@"
@@ -98,3 +98,20 @@ def shown_name(generations: Sequence[T], name: str) -> str:
         return record_topic(name)
     number = next(number for number, each in enumerate(generations, 1) if each.name == name)
     return f"{record_topic(name)}{_MARK}{number}"
+
+
+class ByGeneration:
+    """Numbers by entry, as one asks for the record of a topic at a physical offset.
+
+    A generation without a number has that of the one before: rules are for all generations of a topic.
+    """
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self._by_topic: dict[str, list[tuple[int, int]]] = {}
+        for name, number in numbers.items():
+            self._by_topic.setdefault(record_topic(name), []).append((begin_of(name), number))
+
+    def of(self, topic: str, offset: int, default: int) -> int:
+        """Returns the number for a record."""
+        mine = [each for each in self._by_topic.get(topic, ()) if each[0] <= offset]
+        return max(mine)[1] if mine else default

@@ -2,7 +2,9 @@
 
 One section ``TLSTATE1``: topics and a few numbers in its table, queue ends and consumer groups in one zstd page of
 JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored. Version 2 tells of deleted topics, which
-earlier versions would show again.
+earlier versions would show again. Version 3 has an entry for each generation of a topic
+(``tiering.format.generation``), or is of a log that follows a broker, which earlier versions would restore as one of
+their own, and whose lost ranges their answers would not name.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from tierlog.tiering.format.generation import chosen, generations_of, is_numbered, record_topic, shown_name
 from tierlog.tiering.format.section import compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_STATE = b"TLSTATE1"
-VERSION = 2
-#: Of an object that tells of no deletion, which earlier versions may read.
-_VERSION_WITHOUT_DELETIONS = 1
+VERSION = 3
+#: Of objects that tell of neither a generation nor a followed log, and of no deletion; earlier versions may read them.
+_VERSION_WITH_DELETIONS, _VERSION_WITHOUT_DELETIONS = 2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,16 @@ class StoreState:
     """Whether the log is a broker's that is followed, at the broker's offsets."""
 
     def find(self, name: str) -> TopicState | None:
-        """Returns the topic of this name for readers, None if there is none or it is deleted."""
-        return next((topic for topic in self.topics if topic.name == name and not topic.deleted), None)
+        """Returns the topic of this name for readers, None if there is none or it is deleted.
+
+        Of a topic that was made again that is the current generation; ``name@1`` is the oldest.
+        """
+        found = chosen(generations_of(self.topics, record_topic(name)), name)
+        return found[-1] if found and not found[-1].deleted else None
+
+    def shown_name(self, topic: TopicState) -> str:
+        """Returns what people call a topic."""
+        return shown_name(generations_of(self.topics, record_topic(topic.name)), topic.name)
 
     @property
     def listed(self) -> tuple[TopicState, ...]:
@@ -180,7 +191,9 @@ class StoreState:
         has_deletions = any(topic.has_deletion for topic in self.topics)
         if has_deletions:
             body["begins"] = [topic.begins for topic in self.topics]
-        version = VERSION if has_deletions else _VERSION_WITHOUT_DELETIONS
+        version = _VERSION_WITH_DELETIONS if has_deletions else _VERSION_WITHOUT_DELETIONS
+        if self.followed or any(is_numbered(topic.name) for topic in self.topics):
+            version = VERSION
         return encode_section(MAGIC_STATE, version, table, [(compress_json(body), {})])[0]
 
     @classmethod

@@ -21,7 +21,7 @@ from tierlog.tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, i
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.dispatch import LogRange
 from tierlog.tiering.hot.topics import Topic, TopicRegistry
-from tierlog.tiering.kernels.queue_places import NO_OFFSET, UnitArray, end_of_gap, have_places, with_gaps
+from tierlog.tiering.kernels.queue_places import NO_OFFSET, end_of_gap, have_places, with_gaps
 from tierlog.tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
 from tierlog.tiering.kernels.scan import ScanRows, in_queues
 from tierlog.tiering.message.tags import tag_codes
@@ -30,6 +30,7 @@ from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 #: Of a gap, so many units are written with those of the messages around it; of a wider one, whole files are left out.
 _NARROW = 1 << 16
 QueueKey = tuple[int, int]
+UnitArray = NDArray[np.void]
 #: More queues than any log has: a record that names a later one is damaged.
 MOST_QUEUES = 1 << 16
 #: So many files in succession have to say that they are still needed: one may be damaged.
@@ -79,6 +80,23 @@ class QueueView:
                     return queue_offset + gap
             queue_offset, step = end, _NARROW
         return queue_offset
+
+    def next_gap(self, queue_offset: int) -> int:
+        """Returns where the next gap begins from a queue offset on, which is none's; ``next`` if there is no more."""
+        while queue_offset < self.next:
+            base = queue_offset - queue_offset % self.file_units
+            end = min(self.next, base + self.file_units)
+            if base not in self.files:
+                return queue_offset
+            gaps = np.flatnonzero(is_gap(self.files[base][queue_offset - base : end - base]))
+            if len(gaps):
+                return queue_offset + int(gaps[0])
+            queue_offset = end
+        return queue_offset
+
+    def is_prefilled(self, queue_offset: int) -> bool:
+        """Whether the unit only fills the place of a message that was never in its file."""
+        return bool(is_prefill(self.units(queue_offset, queue_offset + 1))[0])
 
     def first_at_or_above(self, physical_offset: int) -> int:
         """Returns the first queue offset whose record lies at or above a physical offset; ``next`` if there is none.
@@ -137,6 +155,8 @@ class ConsumeQueues:
         self._lock = threading.Lock()
         self._position = 0
         self._is_uncertain = False
+        #: By queue: up to where its units were looked at for gaps, and those found.
+        self._gaps: dict[QueueKey, tuple[int, list[tuple[int, int]]]] = {}
         #: Store time of the last record taken in; 0 before the first.
         self.last_store_ms = 0
         #: Whether no store time of a foreign log stepped back; in ours none does.
@@ -285,14 +305,15 @@ class ConsumeQueues:
     def second_beginning(self, rows: ScanRows, topic_ids: NDArray[np.int32]) -> int | None:
         """Returns the first of some rows with which a topic of a broker begins again, None if none does.
 
-        It has offset 0 of a queue that had a message before. Behind a gap of the log nobody has seen that message, and
-        an offset below the queue's end tells.
+        It has offset 0 of a queue that had a message before. Behind a gap of the log nobody may have seen that message,
+        and the first one tells whose offset is below the queue's end.
         """
         physical = rows["physical_offset"]
         new = np.flatnonzero(in_queues(rows) & (physical >= self._position) & (physical < self.followed_below))
         beginnings = new[rows["queue_offset"][new] == 0]
         topics = {topic.topic_id: topic for topic in self._topics.all()}
-        if not len(beginnings) and not any(topic.starts for topic in topics.values()):
+        is_behind_gap = self._topics.begun_anew
+        if not len(beginnings) and not is_behind_gap:
             return None
         firsts = new[np.unique(rows[["topic_number", "queue_id"]][new], return_index=True)[1]]
         for at in sorted({*beginnings.tolist(), *firsts.tolist()}):
@@ -300,7 +321,8 @@ class ConsumeQueues:
             topic = topics[int(topic_ids[number])]
             queue = self._queues.get((topic.topic_id, queue_id))
             is_seen = (queue is not None and bool(queue.files)) or at not in firsts
-            if offset == 0 if is_seen else offset < topic.start(queue_id):
+            start = topic.start(queue_id)
+            if (offset == 0 and (is_seen or start > 0)) or (is_behind_gap and not is_seen and offset < start):
                 return int(at)
         return None
 
@@ -316,9 +338,13 @@ class ConsumeQueues:
             self._topics.ensure_queues(topic, queue_id + 1)
             queue = _Queue({}, 0)
         known = min(queue.next - run.first, run.records) if queue.files else 0  # those are there: the log is read again
+        is_brokers = records.start < self.followed_below and not self.is_foreign
+        if is_brokers and not queue.files and topic.start(queue_id):  # a gap may be before the first one
+            self._append_with_gaps(topic, queue_id, queue, records, records.rows[found.order[mine]])
+            return
         if run.is_consecutive and known >= 0 and not self.is_foreign and topic.name != SCHEDULE_TOPIC:
             at, units = run.first + known, found.units[mine][known:]
-        elif records.start < self.followed_below and not self.is_foreign:
+        elif is_brokers:
             self._append_with_gaps(topic, queue_id, queue, records, records.rows[found.order[mine]])
             return
         else:
@@ -344,11 +370,12 @@ class ConsumeQueues:
 
     def _append_with_gaps(self, topic: Topic, queue_id: int, queue: _Queue, records: LogRange, rows: ScanRows) -> None:
         """Gives those of a broker's records a place that have one; what their offsets jump over becomes a gap."""
-        rows = rows[have_places(rows["queue_offset"], queue.next if queue.files else 0)]
+        start = topic.start(queue_id)
+        rows = rows[have_places(rows["queue_offset"], queue.next if queue.files else start)]
         if not len(rows):
             return
         offsets, units = rows["queue_offset"], units_of(topic.record_topic, records.data, rows)
-        at = queue.next if queue.files else int(offsets[0])
+        at = queue.next if queue.files else start or int(offsets[0])
         wide = np.flatnonzero(np.diff(offsets, prepend=at - 1) > _NARROW)
         for low, high in pairwise([0, *wide.tolist(), len(rows)]):
             if low < high:
@@ -468,6 +495,22 @@ class ConsumeQueues:
         with self._lock:
             views = ((queue_id, self._view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
             return {queue_id: view for queue_id, view in views if view is not None}
+
+    def gaps(self, topic: Topic, queue_id: int) -> list[tuple[int, int]]:
+        """Returns the gaps between hot messages of a queue of a broker's log; its units are looked at once."""
+        view = self.view(topic.topic_id, queue_id) if self.followed_below else None
+        if view is None:
+            return []
+        key = topic.topic_id, queue_id
+        reached, found = self._gaps.get(key, (view.first, []))
+        while reached < view.next:
+            behind = view.behind_gap(reached)
+            if behind > reached:
+                found = [*found, (reached, behind)] if not view.is_prefilled(reached) else found
+                reached = behind
+            reached = view.next_gap(reached)
+        self._gaps[key] = view.next, found
+        return [gap for gap in found if gap[0] >= view.first]
 
     def _view(self, topic_id: int, queue_id: int) -> QueueView | None:
         queue = self._queues.get((topic_id, queue_id))

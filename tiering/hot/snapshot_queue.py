@@ -75,6 +75,11 @@ class SnapshotQueue:
 
     # gaps
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether not every offset between the first and the last one has a message."""
+        return self._may_have_gaps and bool(self._hot.queues.gaps(self._topic, self._queue_id))
+
     def behind_gap(self, offset: int) -> int:
         """Returns the first offset shown from ``offset`` on that no gap has, the end if there is none."""
         return min(self._view.behind_gap(offset), max(self.next, offset)) if self._may_have_gaps else offset

@@ -95,6 +95,9 @@ class HotStore:
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
         #: Who is asked before segments go that are the only copies, see :meth:`service.engine.store.Store.keep_log`.
         self.keepers: list[Callable[[int, int], int]] = []
+        #: Held by who copies messages to another topic, from the look whether they are erased until the copies are
+        #: there, and by who erases, from the end below which that counts until readers obey: no copy comes in between.
+        self.copying = threading.Lock()
         #: What producers that number their messages have sent.
         self.producers = ProducerWindow(fs, paths, clock, options)
         #: Whether a follower of a broker writes the log, see :class:`~tiering.hot.followed_log.FollowedLog`.

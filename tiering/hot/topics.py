@@ -13,7 +13,7 @@ offset, made durable before the last segment that could tell goes away, so that 
 other queue, begins on this volume. ``deletion`` is there once a topic was deleted (:class:`TopicDeletion`), and
 ``format`` is then 2, which versions that would show the topic again refuse. A topic that a broker made again has an
 entry for each generation (:mod:`tiering.format.generation`), and ``format`` is 3. Such an entry is durable before
-anything is derived from its records; the log would tell the same again as long as it has what was before.
+anything is derived from its records; the log tells the same again as long as it has what was before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,17 @@ from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.json_file import JsonFile
 from tierlog.tiering.base.paths import StorePaths
-from tierlog.tiering.format.generation import begin_of, chosen, entry_name, generations_of, is_numbered, record_topic
+from tierlog.tiering.format.generation import (
+    Generation,
+    begin_of,
+    chosen,
+    entry_name,
+    generations_of,
+    is_numbered,
+    ranges_of,
+    record_topic,
+    shown_name,
+)
 from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.message.batch import validate_topic
 
@@ -160,7 +170,7 @@ def validate_foreign_topic(topic: str) -> str:
     return topic
 
 
-def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) -> bytes:
+def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0, begun_anew: bool = False) -> bytes:
     """Returns the file's content."""
     topics = list(topics)
     number = _FORMAT_WITH_DELETIONS if any(topic.deletion for topic in topics) else _FORMAT
@@ -168,6 +178,7 @@ def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) 
         "format": _FORMAT_WITH_GENERATIONS if any(is_numbered(topic.name) for topic in topics) else number,
         "next_id": next_id,
         "first_offset": first_offset,
+        **({"begun_anew": True} if begun_anew else {}),
         "topics": [
             {
                 "id": topic.topic_id,
@@ -196,11 +207,15 @@ def _numbers(by_queue: Mapping[str, int]) -> dict[int, int]:
 
 
 class KnownTopics(NamedTuple):
-    """The content of ``topics.json``: every topic, the next one's id, and where queues without a start begin."""
+    """The content of ``topics.json``: every topic, the next one's id, and where queues without a start begin.
+
+    ``begun_anew``: the log of a broker begins behind a gap.
+    """
 
     topics: Sequence[Topic]
     next_id: int
     first_offset: int = 0
+    begun_anew: bool = False
 
 
 def _decode(document: Any) -> KnownTopics:
@@ -215,7 +230,8 @@ def _decode(document: Any) -> KnownTopics:
             hold=bool(entry.get("hold", False)), starts=_numbers(entry.get("starts", {})), first_offset=first_offset,
             archived_from=int(entry.get("archived_from", 0)), deletion=TopicDeletion.from_json(entry.get("deletion")),
         )  # fmt: skip
-    return KnownTopics(list(topics.values()), int(document["next_id"]), first_offset)
+    begun_anew = bool(document.get("begun_anew", False))
+    return KnownTopics(list(topics.values()), int(document["next_id"]), first_offset, begun_anew)
 
 
 #: ``topics.json``.
@@ -228,8 +244,8 @@ class TopicRegistry:
     """The topics of one store. Thread safe; every change is durable when the call returns.
 
     A topic that was deleted keeps its place for those who derive, check and archive; :meth:`find` and :meth:`get` have
-    it no more. Of a topic that was made again, its name is the current generation's, and ``name@1`` the oldest one's;
-    :meth:`of_log` takes the names of entries.
+    it no more. Of a topic that was made again, its name stands for the current generation, and ``name@1`` for the
+    oldest; :meth:`of_log` takes the names of entries.
     """
 
     def __init__(
@@ -255,6 +271,8 @@ class TopicRegistry:
         self.next_id = 1
         #: Where every queue begins that has no start of its own.
         self.first_offset = 0
+        #: Whether the log, a broker's, begins behind a gap.
+        self.begun_anew = False
         #: Rises whenever a topic is added.
         self.version = 0
         #: Whether floors were raised that the file does not know, as after a try that failed.
@@ -263,7 +281,7 @@ class TopicRegistry:
         self.deletions: tuple[tuple[str, TopicDeletion], ...] = ()
         known = TOPICS_FILE.read(fs, paths.topics_json)
         if known is not None:
-            self.next_id, self.first_offset = known.next_id, known.first_offset
+            self.next_id, self.first_offset, self.begun_anew = known.next_id, known.first_offset, known.begun_anew
             self._by_name = {topic.name: topic for topic in known.topics}
             self._note_deletions()
             self._note_generations()
@@ -286,6 +304,17 @@ class TopicRegistry:
         found = self._by_name.get(topic)
         return self._made_again.get(topic, [] if found is None else [found])
 
+    def ranges(self, name: str) -> tuple[Generation, ...]:
+        """Returns what a name stands for in the log, oldest first; :class:`TopicNotFoundError`."""
+        self.get(name)
+        with self._lock:
+            return ranges_of(self._generations(record_topic(name)), name)
+
+    def shown_name(self, topic: Topic) -> str:
+        """Returns what people call a topic: its name, or ``name@1`` for its oldest generation."""
+        with self._lock:
+            return shown_name(self._generations(topic.record_topic), topic.name)
+
     def entry_at(self, topic: str, offset: int) -> Topic | None:
         """Returns the topic of a record at a physical offset, None if there is none or it is deleted."""
         with self._lock:
@@ -298,7 +327,7 @@ class TopicRegistry:
             return list(self._generations(record_topic(name)))
 
     def begin_generation(self, topic: str, begin: int) -> Topic:
-        """Makes the entry for a topic's records from ``begin`` on durable; it has the options of the one before."""
+        """Makes the entry for the records of a topic from ``begin`` on durable, with the options of the one before."""
         with self._lock:
             name, before = entry_name(topic, begin), self._generations(topic)[-1]
             found = Topic(
@@ -337,7 +366,7 @@ class TopicRegistry:
     def _save(self) -> None:
         if self._read_only:
             return
-        known = KnownTopics(list(self._by_name.values()), self.next_id, self.first_offset)
+        known = KnownTopics(list(self._by_name.values()), self.next_id, self.first_offset, self.begun_anew)
         TOPICS_FILE.replace(self._fs, self._paths.topics_json, known, self._paths.tmp)
 
     def take_own_names(self, default_queues: int) -> None:
@@ -549,6 +578,7 @@ class TopicRegistry:
                 for queue_id, floor in topic.floors.items():
                     topic.starts[queue_id] = max(floor, topic.starts.get(queue_id, topic.first_offset))
                 topic.floors.clear()
+            self.begun_anew = True
             self._save()
 
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:

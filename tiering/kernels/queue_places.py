@@ -20,6 +20,8 @@ from tierlog.tiering.kernels.scan import ScanRows
 
 #: Offsets from here on have no 64-bit position in a queue: no broker wrote them.
 NO_OFFSET = 1 << 58
+#: Nobody knows where a queue began.
+UNKNOWN = -1
 _PREPARED = int(SysFlag.TRANSACTION_PREPARED)
 UnitArray = NDArray[np.void]
 
@@ -57,11 +59,16 @@ class QueuePlaces:
     For logs that one store of ours never writes: there offsets follow each other.
     """
 
-    def __init__(self, ends: Mapping[tuple[int, int], int], topic_ids: NDArray[np.int32]) -> None:
-        """``ends``: where queues that have been seen go on, by topic id and queue id; ids by the rows' numbers."""
+    def __init__(
+        self, ends: Mapping[tuple[int, int], int], topic_ids: NDArray[np.int32], firsts: NDArray[np.int64]
+    ) -> None:
+        """``ends``: where queues that have been seen go on, by topic id and queue id.
+
+        By the rows' topic numbers: ids, and where other queues begin, which may be :data:`UNKNOWN`.
+        """
         self.ends = dict(ends)
         self.gaps: list[QueueGap] = []
-        self._ids = topic_ids
+        self._ids, self._firsts = topic_ids, firsts
 
     def take(self, rows: ScanRows) -> None:
         """Takes in the next rows of the log; those without a place are changed to be in no queue."""
@@ -69,6 +76,8 @@ class QueuePlaces:
         for run in found.runs:
             queue = int(self._ids[run.topic_number]), run.queue_id
             end = self.ends.get(queue)
+            if end is None and self._firsts[run.topic_number] != UNKNOWN:
+                end = int(self._firsts[run.topic_number])
             if run.is_consecutive and run.first >= 0 and run.next <= NO_OFFSET and (end is None or run.first == end):
                 self.ends[queue] = run.next
                 continue

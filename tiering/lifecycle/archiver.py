@@ -22,7 +22,8 @@ from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
 from tierlog.tiering.cold.segment.scan import Removal, scan_segment
 from tierlog.tiering.cold.segment.writer import SegmentWriter
-from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, QueueGap, Tombstone
+from tierlog.tiering.format.generation import is_numbered
+from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
 from tierlog.tiering.format.queue_rows import encode_queue_rows
 from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.commit_log import Segment
@@ -30,6 +31,7 @@ from tierlog.tiering.hot.snapshot_queue import shown_queues
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import DeletedTopics
 from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.kernels.queue_places import UNKNOWN, QueuePlaces
 from tierlog.tiering.kernels.scan import ScanRows, TopicTable
 from tierlog.tiering.lifecycle.state_writer import StateWriter
 from tierlog.tiering.lifecycle.takeover import merged_gaps, store_gaps
@@ -42,9 +44,8 @@ _MOST_AT_ONCE = 10
 def _removal(
     topics: Sequence[Topic], names: Sequence[str], segment: Segment, tombstones: Sequence[Tombstone]
 ) -> Removal | None:
-    held = {
-        topic.name for topic in topics if topic.hold
-    }  # one that was deleted is no topic, and things may wait for it
+    # one that was deleted is no topic, and things may wait for it
+    held = {topic.record_topic for topic in topics if topic.hold}
     erased = Erasures(
         tombstone for tombstone in tombstones if tombstone.end > segment.base_offset and tombstone.topic not in held
     )
@@ -83,7 +84,9 @@ class Archiver:
             begun_s = self._manifest.begin_upload()
             topics = self._hot.topics.all()
             tombstones = (*head.tombstones, *self._deleted())
-            left_out = {tombstone.topic for tombstone in tombstones} - {topic.name for topic in topics if topic.hold}
+            left_out = {tombstone.topic for tombstone in tombstones}
+            left_out -= {topic.record_topic for topic in topics if topic.hold}
+            places = places_of(self._hot, segment, topics, head)
             try:
                 entry = upload_segment(
                     self._manifest,
@@ -92,37 +95,55 @@ class Archiver:
                     segment=segment,
                     epoch=head.epoch,
                     tombstones=tombstones,
+                    places=places,
                 )
             except CorruptionError:
                 self._hot.damage.suspect(segment.base_offset)
                 raise
             with self._state.publishing:
-                if any(topic.hold and topic.name in left_out for topic in self._hot.topics.all()):
+                if any(topic.hold and topic.record_topic in left_out for topic in self._hot.topics.all()):
                     continue
                 state = self._state.with_topics(self._manifest.head or head)
                 change = ManifestChange(
-                    log=(entry,), archived_to=segment.end, state=state, gaps=self._gaps(segment, head), begun_s=begun_s
+                    log=(entry,),
+                    archived_to=segment.end,
+                    state=state,
+                    gaps=self._gaps(places, topics, head),
+                    begun_s=begun_s,
                 )
                 return self._manifest.commit(change, head)
 
-    def _gaps(self, segment: Segment, head: Head) -> ObjectRef | None:
-        """Returns all gaps if the segment has the first message of a queue behind a gap in a log that is followed.
-
-        There the queue goes on behind what the archive has of it, at the offset that its broker gave that message.
-        """
-        if not head.lost:
-            return None
-        found = []
-        for topic in self._hot.topics.all():
-            for queue_id, view in self._hot.queue_views(topic).items() if topic.archive else ():
-                start, first = topic.starts.get(queue_id), view.first_at_or_above(0)
-                is_here = first < view.next and not view.is_below(first, segment.base_offset)
-                if start is not None and start < first and is_here and view.is_below(first, segment.end):
-                    found.append(QueueGap(topic.topic_id, queue_id, start, first))
+    def _gaps(self, places: QueuePlaces | None, topics: Sequence[Topic], head: Head) -> ObjectRef | None:
+        """Returns all gaps, if a segment that a broker wrote has more of them."""
+        archived = {topic.topic_id for topic in topics if topic.archive}
+        found = [gap for gap in places.gaps if gap.topic_id in archived] if places is not None else []
         if not found:
             return None
         before = self._manifest.gaps(self._manifest.reader(), head)
         return store_gaps(self._manifest, head, merged_gaps(before, found), self._randomness)
+
+
+def places_of(hot: HotStore, segment: Segment, topics: Sequence[Topic], head: Head) -> QueuePlaces | None:
+    """Returns what follows the queues through a segment that a broker wrote; None for one of our own.
+
+    A queue of which the archive has nothing begins at 0 if everything before it is known: the log from its
+    beginning, or that of the generation. Behind a gap of the log it goes on behind what the archive has.
+    """
+    if segment.base_offset >= hot.queues.followed_below:
+        return None
+    ends: dict[tuple[int, int], int] = {}
+    for topic in topics:
+        for queue_id, view in hot.queue_views(topic).items():
+            end = view.first_at_or_above(segment.base_offset)
+            if end > view.first and not view.is_prefilled(end - 1):
+                ends[topic.topic_id, queue_id] = end
+        for queue_id, start in topic.starts.items():
+            if start:
+                ends.setdefault((topic.topic_id, queue_id), start)
+    is_whole = head.cold_min == 0
+    firsts = [0 if is_whole or is_numbered(topic.name) else UNKNOWN for topic in topics]
+    ids = np.array([topic.topic_id for topic in topics], np.int32)
+    return QueuePlaces(ends, ids, np.array(firsts, np.int64))
 
 
 def upload_segment(
@@ -133,18 +154,23 @@ def upload_segment(
     segment: Segment,
     epoch: int,
     tombstones: Sequence[Tombstone] = (),
+    places: QueuePlaces | None = None,
 ) -> LogEntry:
     """Stores one closed segment under names of this attempt, verified; whoever commits the entry names it.
 
     Every topic in it must be among ``topics``; of those that are not to be archived, fillers are stored, likewise in
-    the place of records that the tombstones hide, unless their topic is on hold.
+    the place of records that the tombstones hide, unless their topic is on hold. ``places`` are of a broker's log.
     """
     keys, objects = manifest.keys, manifest.objects
     ids = np.array([topic.topic_id for topic in topics], np.int32)
     left_out = {topic.topic_id for topic in topics if not topic.archive}
     names = [topic.name for topic in topics]
     scanned = scan_segment(
-        segment.data, segment.base_offset, TopicTable(names), _removal(topics, names, segment, tombstones)
+        segment.data,
+        segment.base_offset,
+        TopicTable(names),
+        _removal(topics, names, segment, tombstones),
+        None if places is None else places.take,
     )
     writer = SegmentWriter(scanned, ids, manifest.options, left_out=left_out)
     key = keys.segment(segment.base_offset, epoch, randomness.token_hex(4))

@@ -24,9 +24,10 @@ from tierlog.tiering.base.types import EVER, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader
+from tierlog.tiering.format.generation import ByGeneration
 from tierlog.tiering.format.manifest import Head, LogEntry, TopicExpiry
 from tierlog.tiering.lifecycle.rewrite_batches import RewriteBatchMaker, UnwantedRecords, commit_batch
-from tierlog.tiering.lifecycle.store_view import Committer, RetainedTopic, StoreView
+from tierlog.tiering.lifecycle.store_view import Committer, RetainedTopic, StoreView, names_of
 
 _LEAST_STEP_MS = 60_000
 _MOST_STEP_MS = 3_600_000
@@ -86,7 +87,7 @@ class GivenRules:
 
     def topic_below_ms(self, topic: RetainedTopic, now_ms: int) -> int | None:
         """Returns the time that was asked for, for the topics that are named."""
-        return self._below_ms(now_ms) if topic.name in self.topics else None
+        return self._below_ms(now_ms) if not names_of(topic).isdisjoint(self.topics) else None
 
     def step_ms(self, topic: RetainedTopic) -> int:
         """Returns a millisecond: what was asked for is exact."""
@@ -219,9 +220,10 @@ class ExpiredRecords:
         is_all = now == live > then
         if not (is_half or is_all):
             return None
+        of_record = ByGeneration(expired)
         return UnwantedRecords(
             lambda run: run.min_store_ms < expired.get(run.topic, EVER.from_ms),
-            lambda record: record.store_ms < expired.get(record.topic, EVER.from_ms),
+            lambda record: record.store_ms < of_record.of(record.topic, record.physical_offset, EVER.from_ms),
         )
 
 

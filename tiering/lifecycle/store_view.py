@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tierlog.tiering.base.errors import InvalidRequestError, TopicHeldError, TopicNotFoundError
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
+from tierlog.tiering.format.generation import begin_of, record_topic
 from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.format.store_state import StoreState
 from tierlog.tiering.hot.store import HotStore
@@ -74,19 +75,24 @@ class Committer(Protocol):
         ...
 
 
+def names_of(topic: RetainedTopic) -> set[str]:
+    """Returns the names by which a removal may mean a topic: that of its entry, and that of all its generations."""
+    return {topic.name, record_topic(topic.name)}
+
+
 def refuse_held(topics: Iterable[RetainedTopic], names: Collection[str]) -> None:
     """Raises :class:`TopicHeldError` if one of the named topics is on hold."""
     for topic in topics:
-        if topic.hold and topic.name in names:
+        if topic.hold and not names_of(topic).isdisjoint(names):
             raise TopicHeldError(
-                f"topic {topic.name!r} is on hold: nothing of it may be erased or expire",
-                hint=f"`tierlog hold {topic.name} off` ends it",
+                f"topic {record_topic(topic.name)!r} is on hold: nothing of it may be erased or expire",
+                hint=f"`tierlog hold {record_topic(topic.name)} off` ends it",
             )
 
 
 def is_held(view: StoreView, name: str) -> bool:
     """Whether a topic is on hold; one that is unknown is not."""
-    return any(topic.hold for topic in view.topics() if topic.name == name)
+    return any(topic.hold for topic in view.topics() if name in names_of(topic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +139,9 @@ class ArchiveView:
 
     def topic(self, name: str) -> RetainedTopic:
         """Returns the topic of this name; raises :class:`TopicNotFoundError`."""
-        for topic in self.topics():
-            if topic.name == name:
-                return topic
+        found = [topic for topic in self.topics() if name in names_of(topic)]
+        if found:
+            return max(found, key=lambda topic: begin_of(topic.name))
         raise TopicNotFoundError(f"no such topic {name!r} in the archive")
 
     @property

@@ -26,6 +26,7 @@ from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, EVER, TimeBounds
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.properties import indexed_keys
 from tierlog.tiering.format.record import Record
@@ -273,14 +274,14 @@ class Erasures:
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Returns which records of a topic are hidden whatever they say, and of which others keys and properties
         decide."""
-        reach, found = self._reach(topic), self._by_topic.get(topic)
+        reach, found = self._reach(topic), self._by_topic.get(record_topic(topic))
         nothing = np.zeros(len(store_ms), np.bool_)
         hidden = nothing if found is None else found.whole.has_rows(physical_offsets, store_ms)
         return hidden, nothing if reach is None else reach.has_rows(physical_offsets, store_ms) & ~hidden
 
     def of_key(self, topic: str, key: str) -> list[TombstoneRanges]:
         """Returns what is hidden of one key of a topic, beside what is hidden whatever the keys."""
-        found = self._by_topic.get(topic)
+        found = self._by_topic.get(record_topic(topic))
         return [] if found is None else found.of_key(key)
 
     def concerns(self, topic: str) -> bool:
@@ -301,7 +302,7 @@ class Erasures:
         """Returns where records of a topic may be hidden; None for nowhere. What waits in one may be for any other."""
         if topic in WAITING_TOPICS:
             return self._everywhere if self._by_topic else None
-        found = self._by_topic.get(topic)
+        found = self._by_topic.get(record_topic(topic))
         return None if found is None else found.all
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError, StoreError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import END_OF_TIME_MS
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.properties import (
     KEYS,
     NAME_END,
@@ -73,6 +74,12 @@ def validate_topic(topic: str) -> str:
             f"bad topic name {topic[:300]!r}",
             hint=f"use 1 to {limit} ASCII letters, digits and _ - % |",
         )
+    return topic
+
+
+def validate_topic_or_generation(topic: str) -> str:
+    """Returns a legal topic name, to which ``@`` and the number of a generation may be added."""
+    validate_topic(record_topic(topic))
     return topic
 
 

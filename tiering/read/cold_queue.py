@@ -13,6 +13,7 @@ from tierlog.tiering.cold.manifest.store import ManifestStore, despite_deletion,
 from tierlog.tiering.cold.segment.queue_frames import QueuePiece
 from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.format.filler import Filler
+from tierlog.tiering.format.generation import ByGeneration, record_topic
 from tierlog.tiering.format.manifest import Head, LogEntry, PageNode
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.lifecycle.tombstones import Erasures
@@ -53,8 +54,9 @@ def _record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
     cold_offset = segment.cold_offset(offset)
     record = None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
     if record is not None and head.expired:
-        ids = {state.name: state.topic_id for state in manifest.state(reader, head).topics}
-        if record.store_ms < dict(head.expired).get(ids.get(record.topic, -1), EVER.from_ms):
+        names = {state.topic_id: state.name for state in manifest.state(reader, head).topics}
+        expired = ByGeneration({names[topic_id]: ms for topic_id, ms in head.expired if topic_id in names})
+        if record.store_ms < expired.of(record.topic, offset, EVER.from_ms):
             return None
     return record
 
@@ -83,8 +85,14 @@ class ColdQueue:
     border: int
     erased: Erasures
     topic_id: int
-    topic: str
+    name: str
+    """Of the topic's entry."""
     queue_id: int
+
+    @property
+    def topic(self) -> str:
+        """The topic that its records have."""
+        return record_topic(self.name)
 
     def messages(self, head: Head, offset: int) -> Messages:
         """Offsets from ``offset`` on with the message there; None for one that is gone.
@@ -157,7 +165,7 @@ class ColdQueue:
 
     def _begin(self, head: Head, offset: int) -> QueueReplay:
         return QueueReplay(
-            lambda scan: self.manifest.reader(scan=scan), self._segments(head, offset), topic=self.topic,
+            lambda scan: self.manifest.reader(scan=scan), self._segments(head, offset), topic=self.name,
             queue_id=self.queue_id, offset=offset, budget=self.replays.budget, pool=self.replays.pool,
         )  # fmt: skip
 

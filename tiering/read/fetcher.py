@@ -122,7 +122,7 @@ class Fetcher:
 
     def _pull_both(self, queue: HotQueue, offset: int, collector: Collector[T]) -> T:
         """Pulls from the tier that has the offset."""
-        topic, queue_id = queue.topic, queue.queue_id
+        topic, queue_id = queue.name, queue.queue_id
         if offset < queue.begin:  # of a topic that was deleted and made again
             return collector.nothing(PullStatus.OFFSET_TOO_SMALL, queue.begin, queue.begin, queue.end)
         is_hot = offset >= queue.first
@@ -187,20 +187,23 @@ class Fetcher:
         """
         gaps: list[QueueGap] | None
         if self._manifest is None:
-            return []
+            return self._hot.queues.gaps(self._hot.topics.get(topic), queue_id) if self._hot is not None else []
         if self._hot is None:
             head, state = self._archived_topic(topic, queue_id)
             try:
                 gaps = self.gaps.of(head, state.topic_id, queue_id)
             except StoreError:
                 gaps = None
-        elif self._hot.topics.first_offset == 0:
-            return []  # no restore has ever made this store, so nothing was left out
+        elif self._hot.queues.followed_below == self._hot.topics.first_offset == 0:
+            return []  # no restore has ever made this store, and no broker wrote its log, so nothing was left out
         elif self._manifest.head is None:
-            return None if self._manifest.had_head else []
+            return None if self._manifest.had_head else self._hot.queues.gaps(self._hot.topics.get(topic), queue_id)
         else:
-            topic_id = self._hot.topics.get(topic).topic_id
-            gaps = self.gaps.of_without_waiting(self._manifest.head, topic_id, queue_id)
+            found = self._hot.topics.get(topic)
+            gaps = self.gaps.of_without_waiting(self._manifest.head, found.topic_id, queue_id)
+            hot_gaps = self._hot.queues.gaps(found, queue_id)
+            if gaps is not None and hot_gaps:
+                return sorted({*hot_gaps, *((gap.first_missing, gap.next_present) for gap in gaps)})
         return None if gaps is None else [(gap.first_missing, gap.next_present) for gap in gaps]
 
     def present(self, topic: str, queue_id: int, start: int, end: int) -> int | None:
@@ -235,7 +238,7 @@ class Fetcher:
                 head,
                 head.archived_to,
                 topic_id=state.topic_id,
-                topic=topic,
+                topic=state.name,
                 queue_id=queue_id,
                 time_ms=time_ms,
                 boundary=boundary,
@@ -256,7 +259,7 @@ class Fetcher:
                             head_below,
                             border,
                             topic_id=queue.topic_id,
-                            topic=topic,
+                            topic=queue.name,
                             queue_id=queue_id,
                             time_ms=time_ms,
                             boundary=boundary,
@@ -367,7 +370,7 @@ class Fetcher:
         if self._manifest is None or self._firsts is None or border == 0 or queue.first == queue.begin:
             return queue.first
         try:
-            found = self._firsts.find(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
+            found = self._firsts.find(queue.name, queue.topic_id, queue.queue_id, border, queue.first)
             return max(found, queue.begin)
         except ObjectNotFoundError:
             if self._manifest.had_head:
@@ -378,7 +381,7 @@ class Fetcher:
         border = queue.snapshot.border
         if self._firsts is None or border == 0 or queue.first == queue.begin:
             return queue.first
-        found = self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
+        found = self._firsts.find_without_waiting(queue.name, queue.topic_id, queue.queue_id, border, queue.first)
         return max(found, queue.begin)
 
     def _least_known(self, queue: HotQueue, may_ask: Callable[[], bool]) -> int:
@@ -406,7 +409,7 @@ class Fetcher:
         edge = edge_of(offset, first, end, self.gaps.end_of_gap(head, state.topic_id, queue_id, offset))
         if edge is not None:
             return collector.nothing(*edge)
-        queue = self._cold_queue(head, head.archived_to, state.topic_id, topic, queue_id)
+        queue = self._cold_queue(head, head.archived_to, state.topic_id, state.name, queue_id)
         with _naming(topic, queue_id, offset):
             return collector.from_cold(queue, head, PullExtent(offset, first, end, end))
 
@@ -484,7 +487,7 @@ class Fetcher:
             border=border,
             erased=erased,
             topic_id=topic_id,
-            topic=topic,
+            name=topic,
             queue_id=queue_id,
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tierlog.tiering.base.errors import BadMagicError, CorruptionError, StoreError, TopicNotFoundError, TornRecordError
 from tierlog.tiering.base.types import Boundary, Tier
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
@@ -29,7 +30,8 @@ _STEP = 256
 class HotQueue:
     """The hot part of a queue: messages in ``[first, end)``; none below ``begin`` is left in either tier."""
 
-    topic: str
+    name: str
+    """Of the topic's entry."""
     topic_id: int
     queue_id: int
     snapshot: HotSnapshot
@@ -37,6 +39,11 @@ class HotQueue:
     first: int
     end: int
     begin: int
+
+    @property
+    def topic(self) -> str:
+        """The topic that its records have."""
+        return record_topic(self.name)
 
     @classmethod
     @contextlib.contextmanager
@@ -62,7 +69,7 @@ class HotQueue:
             # a floor may count units above what is shown: a reader sent there would skip them
             end = max(shown.next if shown.ends_early else max(shown.next, floor), begin)
         return cls(
-            topic=topic.name,
+            name=topic.name,
             topic_id=topic.topic_id,
             queue_id=queue_id,
             snapshot=snapshot,

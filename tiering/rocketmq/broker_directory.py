@@ -249,6 +249,15 @@ class BrokerDirectory:
         """Returns the segments that the broker has, ascending."""
         return _bases_in(self._fs, self._paths.commitlog)
 
+    def _held(self, bases: list[int]) -> list[int]:
+        """Returns the segments that only we have still, beside those of the broker.
+
+        The broker removes by age from the front. What has a name with us alone and lies behind its first segment, it
+        took back: that is no part of its log.
+        """
+        held = [] if self._held_folder is None else _bases_in(self._fs, self._held_folder)
+        return [base for base in held if not bases or base < bases[0]]
+
     def _forget_files(self) -> None:
         """Closes all segments but those that the broker has removed by their age, which only we have still."""
         first = min(self._bases(), default=0)
@@ -265,26 +274,25 @@ class BrokerDirectory:
         """Opens the segments that come next, and gives closed ones their second name."""
         self._look_again_s = self._clock.monotonic_s() + _LOOK_EVERY_S
         bases = self._bases()
-        held = [] if self._held_folder is None else _bases_in(self._fs, self._held_folder)
         least = self._base_of(min(self._next, self._flushed))
-        wanted = [base for base in sorted({*bases, *held}) if base >= least][: self._most_open]
+        wanted = [base for base in sorted({*bases, *self._held(bases)}) if base >= least][: self._most_open]
         for base in wanted:
             if base not in self._files:
                 self._open(base)
         if self._held_folder is not None:
-            self._hold(self._held_folder, [base for base in bases if base in self._files], len(held))
+            self._hold(self._held_folder, [base for base in bases if base in self._files])
 
     def _open(self, base: int) -> None:
-        folders = [self._paths.commitlog]
-        if self._held_folder is not None:
-            folders.append(self._held_folder)
-        for folder in folders:
-            with suppress(NotFoundError):  # it was removed meanwhile
-                self._files[base] = self._fs.open_read(folder / base_offset_name(base))
-                return
+        with suppress(NotFoundError):
+            self._files[base] = self._fs.open_read(self._paths.segment(base))
+            return
+        if self._held_folder is not None and base in self._held(self._bases()):  # it was removed
+            with suppress(NotFoundError):
+                self._files[base] = self._fs.open_read(self._held_folder / base_offset_name(base))
 
-    def _hold(self, folder: Path, bases: list[int], held: int) -> None:
+    def _hold(self, folder: Path, bases: list[int]) -> None:
         self._fs.make_dirs(folder)
+        held = len(_bases_in(self._fs, folder))
         is_full = False
         for base in bases:
             if base + self.segment_bytes <= self._durable or not self._is_closed(base):
@@ -347,8 +355,7 @@ class BrokerDirectory:
 
     def _bounds(self) -> LogBounds:
         bases = self._bases()
-        held = [] if self._held_folder is None else _bases_in(self._fs, self._held_folder)
-        first = min((*bases, *held, *self._files), default=0)
+        first = min((*bases, *self._held(bases), *self._files), default=0)
         if self._client is not None:
             with suppress(UnavailableError):  # a broker that is stopped: its files tell
                 return LogBounds(first, max(first, bounds_in(runtime_info(self._client)).max_offset))

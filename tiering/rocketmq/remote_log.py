@@ -48,6 +48,8 @@ SILENCE_S = 20.0
 #: How long the age of bytes has to be, where a broker does not tell what it has flushed; it flushes every 10 s.
 SETTLE_S = 20.0
 _ASK_EVERY_S = 1.0
+#: Of the runtime info: another value is another start of the broker.
+_STARTED = "bootTimestamp"
 _BUFFER_BYTES = 1 << 20
 _SOCKET_BUFFER_BYTES = 4 << 20
 #: What the second byte is asked for instead of.
@@ -90,6 +92,8 @@ class RemoteLog:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._is_closed = False
+        #: When the broker says that it was started.
+        self._started = ""
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._reset(0)
 
@@ -113,17 +117,23 @@ class RemoteLog:
 
     def bounds(self) -> LogBounds:
         """Asks the broker."""
+        return self._ask()[0]
+
+    def _ask(self) -> tuple[LogBounds, str]:
+        """Returns the bounds of the broker's log, and when it was started."""
         try:
-            return bounds_in(runtime_info(self._client))
+            info = runtime_info(self._client)
+            return bounds_in(info), info.get(_STARTED, "")
         except StoreError as error:
             raise SourceLostError(error.message, path=self._client.address) from error
 
     def begin(self, offset: int) -> None:
         """Connects anew and asks for ``offset``."""
-        bounds = self.bounds()
+        bounds, started = self._ask()
         with self._lock:
             self._check_open()
             self._disconnect()
+            self._started = started
             if not bounds.min_offset <= offset <= bounds.max_offset:
                 raise OffsetGoneError.of(offset, bounds, path=self._client.address)
             self._reset(offset)
@@ -173,16 +183,24 @@ class RemoteLog:
     def settled(self) -> int:
         """Returns what the broker says it has flushed, asked at most once a second.
 
-        Of a broker that does not tell, it is what came longer ago than brokers take to flush.
+        Of a broker that does not tell, it is what came longer ago than brokers take to flush. What a broker says that
+        was started since is of another log's end: it may lack what came, and the connection be dead without a word.
         """
         now_s = self._clock.monotonic_s()
         if now_s < self._ask_again_s:
             return self._settled
         self._ask_again_s = now_s + _ASK_EVERY_S
         self._marks.append((now_s, self._next))
-        with contextlib.suppress(StoreError):  # what was known before still holds
-            flushed = flushed_below(runtime_info(self._client))
-            self._settled = self._received_long_ago(now_s) if flushed is None else max(self._settled, flushed)
+        received = self._received_long_ago(now_s)
+        try:
+            info = runtime_info(self._client)
+            flushed = flushed_below(info)
+        except StoreError:  # what was known before still holds
+            return self._settled
+        if info.get(_STARTED, "") != self._started:
+            with self._lock:
+                raise self._lost("was started again")
+        self._settled = max(self._settled, received if flushed is None else flushed)
         return self._settled
 
     def close(self) -> None:
@@ -315,7 +333,9 @@ class RemoteLog:
             raise self._lost(f"sent a frame of {count} bytes at {offset}, in segments of {self.segment_bytes}")
 
     def _received_long_ago(self, now_s: float) -> int:
-        found = self._settled
-        while self._marks and self._marks[0][0] <= now_s - self._settle_s:
-            found = self._marks.popleft()[1]
+        found = 0
+        while len(self._marks) > 1 and self._marks[1][0] <= now_s - self._settle_s:
+            self._marks.popleft()
+        if self._marks and self._marks[0][0] <= now_s - self._settle_s:
+            found = self._marks[0][1]
         return found

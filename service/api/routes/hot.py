@@ -84,6 +84,10 @@ class HotOut(BaseModel):
     border: int = Field(ge=0, description="hot copies begin here; what is below is in the archive alone")
     end: int = Field(ge=0, description="end of what was searched")
     topic_id: int
+    generations: list[tuple[int, str, int, int]] = Field(
+        description="generations of the topic that were asked for, oldest first: topic id, name of the entry, and the "
+        "physical range that their records lie in"
+    )
     first_ms: int | None = Field(description="what is below `border` was stored then or before; null: not known")
     manifest_version: int | None = Field(description="the archive at this version covers what is below `border`")
     tombstones: list[HotTombstoneOut] = Field(description="erasures of the topic that the store knows")

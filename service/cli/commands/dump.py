@@ -35,6 +35,10 @@ EXAMPLES = (
         "what the archive of a store holds",
         "tierlog dump s3://bucket/prefix/store/head --format json",
     ),
+    (
+        "what a broker needs that takes a store over",
+        "tierlog dump ./store --rocketmq ./store/config",
+    ),
 )
 _PAGE_ROWS = 500
 _CELL_LETTERS = 60
@@ -66,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--layout", choices=("tierlog", "rocketmq"), help="item layout")
     parser.add_argument(
         "--rocketmq", type=Path, metavar="OUT",
-        help="write an index file or object of ours to the new file OUT as RocketMQ's tiered store writes it",
+        help=(
+            "write an index file or object of ours to the new file OUT as RocketMQ's tiered store writes it; of a "
+            "store's folder, its topics, groups and offsets to the new folder OUT, as the config of a broker"
+        ),
     )  # fmt: skip
     add_format(parser)
 
@@ -97,6 +104,10 @@ def _open(arguments: argparse.Namespace) -> Dump:
     from tierlog.service.dump.export import export
     from tierlog.service.dump.source import open_source
 
+    if arguments.rocketmq is not None and Path(arguments.target).is_dir():
+        from tierlog.service.dump.broker_config import export_config
+
+        return export_config(Path(arguments.target).absolute(), arguments.rocketmq.absolute())
     source = open_source(arguments.target)
     if arguments.rocketmq is not None:
         return export(source, arguments.rocketmq.absolute(), arguments.kind)

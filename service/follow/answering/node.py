@@ -115,8 +115,12 @@ def entries(node: ArchiveNode) -> list[NameserverEntry]:
     so the one whose topics are replayed stands in a cluster of its own.
     """
     brokers = node.brokers()
+    taken = {one.name for one in brokers}
+    own = taken | {one.cluster for one in brokers}  # each broker has topics of its own name and its cluster's
     counts = {
-        one.store_id: {name: count for name, count in one.store.queue_counts().items() if is_offered(name)}
+        one.store_id: {
+            name: count for name, count in one.store.queue_counts().items() if is_offered(name) and name not in own
+        }
         for one in brokers
         if one.store is not None
     }
@@ -128,13 +132,13 @@ def entries(node: ArchiveNode) -> list[NameserverEntry]:
     if node.replay is not None and brokers and brokers[0].cluster:
         topics = {name: OfferedTopic(READ, count) for name, count in node.replay.topics(counts).items()}
         found.append(NameserverEntry(node.name, node.name, node.address, MASTER_ID, topics))
-    taken = {one.name for one in brokers}
     return [one for one in found if one.topics and one.name not in taken]
 
 
 def is_offered(topic: str) -> bool:
     """Whether a nameserver is told of a topic: not of those in which RocketMQ keeps what is no message yet."""
-    return _NAME.fullmatch(topic) is not None and (topic == TRACE_TOPIC or not is_system_topic(topic))
+    is_own = is_system_topic(topic) or topic.startswith("RMQ_SYS_")
+    return _NAME.fullmatch(topic) is not None and (topic == TRACE_TOPIC or not is_own)
 
 
 # Look-ups.

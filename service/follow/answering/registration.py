@@ -38,6 +38,9 @@ class OfferedTopic(NamedTuple):
     queues: int
 
 
+_OWN_TOPIC = OfferedTopic(0, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class NameserverEntry:
     """A broker as a nameserver is told of it."""
@@ -166,7 +169,9 @@ def _fields(entry: NameserverEntry) -> dict[str, str]:
 
 def _registration(entry: NameserverEntry, place: _Place) -> tuple[dict[str, str], bytes]:
     version = {"counter": place.changes, "stateVersion": 0, "timestamp": place.changed_ms}
-    table = {name: {**topic_config(name, of.queues), "perm": of.perm} for name, of in sorted(entry.topics.items())}
+    # a topic of the broker's own name, as every broker has: a nameserver refuses a new broker with a single topic
+    topics = {entry.name: _OWN_TOPIC, **entry.topics}
+    table = {name: {**topic_config(name, of.queues), "perm": of.perm} for name, of in sorted(topics.items())}
     body = orjson.dumps(
         {
             "filterServerList": [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from tests.support.pipeline.new_stores import pulled, reader_of
 from tests.support.rocketmq.golden import STORES, expected, unpack
 from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import record
+from tests.support.stores.irregular import compare, irregular_log, random_records
+from tierlog.index.new_store.adoption import adopt_log
 from tierlog.index.new_store.broker_log import BrokerLog, LogPlan, survey_segment
 from tierlog.index.new_store.commit import publish
 from tierlog.index.new_store.part import NewStore
@@ -19,7 +22,7 @@ from tierlog.index.objects.derivation import IndexSizes
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
 from tierlog.service.engine.store import Store
-from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError
+from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, NotFoundError
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.format.properties import KEYS, UNIQ_KEY, split_keys
@@ -165,10 +168,26 @@ def test_offsets_that_were_left_out_are_a_declared_gap(tmp_path: Path) -> None:
         assert engine.check_report(deep=True).lines() == []
 
 
-def test_a_queue_that_began_again_is_refused(tmp_path: Path) -> None:
-    plan = planned(written(tmp_path / "broker", 0, 1, 2, 0, 1))
-    with pytest.raises(StoreError, match=r"queue orders/0 steps back from offset 3 to 0; a topic was deleted"):
-        plan.new_topics()
+def test_a_repeated_offset_has_no_place_in_its_queue(tmp_path: Path) -> None:
+    store = archived(written(tmp_path / "broker", 0, 1, 2, 1, 2, 3), tmp_path)
+    with reader_of(store) as engine:
+        assert [each.record.queue_offset for each in pulled(engine)["orders", 0]] == [0, 1, 2, 3]
+        assert len(records_of(store)) == 6
+        assert engine.check_report(deep=True).lines() == []
+
+
+@pytest.mark.parametrize("seed", range(200, 208))
+def test_jumps_repeats_and_topics_made_again_are_what_plain_python_makes_of_them(tmp_path: Path, seed: int) -> None:
+    log = irregular_log(random_records(Random(seed), 150))
+    size = log.log.segment_bytes
+    (tmp_path / "broker" / "commitlog").mkdir(parents=True)
+    for base in range(0, log.log.end, size):
+        (tmp_path / "broker" / "commitlog" / f"{base:020d}").write_bytes(log.log.read(base, size).ljust(size, b"\0"))
+    store = NewStore(f"file://{tmp_path}/cold", "broker", size, IndexSizes(500, 600))
+    assert adopt_log(store, BrokerLog.find(tmp_path / "broker"), SystemRandomness(), lambda done, of: None).is_new
+    with reader_of(store) as engine:
+        compare(engine, log)
+        assert engine.check_report(deep=True).lines() == []
 
 
 def test_a_file_that_changes_between_the_look_and_the_task_is_refused(tmp_path: Path) -> None:

@@ -31,8 +31,11 @@ class Producer {{
         DefaultMQProducer producer = new DefaultMQProducer("shop");
         producer.{address};
         producer.start();
-        System.out.println(producer.send({message}).getMsgId());
-        producer.shutdown();
+        try {{
+            System.out.println(producer.send({message}).getMsgId());
+        }} finally {{
+            producer.shutdown();  // without it Java does not end, and tells nobody what went wrong
+        }}
     }}
 }}
 """

@@ -137,6 +137,27 @@ def test_what_is_archived_is_never_dropped_and_an_operator_is_asked() -> None:
     assert world.data() == LOG.data
 
 
+@pytest.mark.parametrize("is_archived", [False, True])
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_broker_that_begins_another_log_takes_nothing_of_ours_back(is_archived: bool, is_empty: bool) -> None:
+    world = FollowerWorld(BrokerLog(LOG.data[: 2 * SEGMENT_BYTES]))
+    world.broker.settled = 0
+    world.run(*((lambda: _archive(world),) if is_archived else ()))
+    world.lose(LOG)
+    world.run()
+    assert world.data() == LOG.data
+    # its volume was lost, and what is not archived yet is nowhere else
+    follower = world.process()
+    world.lose(BrokerLog(b"" if is_empty else _changed(LOG.data, 0)))
+    follower.open()
+    follower.start()
+    follower._thread.join(20)
+    assert follower.broker.state is FollowState.DIVERGED
+    assert "nothing in common" in str(follower.broker.error)
+    follower.stop()
+    assert world.data() == LOG.data
+
+
 def test_what_the_broker_removed_before_it_was_here_is_a_gap_that_answers_name() -> None:
     first = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
     world = FollowerWorld(first)
@@ -152,6 +173,21 @@ def test_what_the_broker_removed_before_it_was_here_is_a_gap_that_answers_name()
     assert not answer.coverage.complete
     assert (False, FollowState.GAP) in world.told
     follower.stop()
+
+
+def test_what_the_broker_removes_while_it_is_connected_is_a_gap_too() -> None:
+    log = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
+    first_end, begin = log.end, LONGER.end - LONGER.end % SEGMENT_BYTES - SEGMENT_BYTES
+    world = FollowerWorld(log)
+
+    def write_and_remove() -> None:
+        log.data, log.begin = LONGER.data, begin
+
+    follower = world.run(write_and_remove, *[lambda: None] * 4, stops=False)
+    _until(lambda: follower.broker.end == LONGER.end)
+    assert follower.broker.gap_bytes == begin - first_end
+    follower.stop()
+    assert world.data() == LONGER.data[begin:]
 
 
 def test_a_gap_is_not_left_behind_while_the_bucket_takes_nothing() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.support.rocketmq.real_brokers import LIMIT_S, Acknowledged, RealBroker, until
+from tests.support.rocketmq.real_brokers import Acknowledged, RealBroker, until
 from tierlog.index.search.query import Query
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
@@ -70,6 +70,11 @@ class Following:
         """Physical offset below which all is in segments of the archive."""
         return int(str(self.store.stats()["archived_to"] or 0))
 
+    def told(self) -> str:
+        """How it goes, in a line."""
+        broker = self.broker
+        return f"{broker.state}, error {broker.error}, end {broker.end}, the broker's {broker.live_max_offset}"
+
     def reach(self, end: int) -> None:
         """Wait until all of the broker's log below is durable here, and it says that it follows."""
 
@@ -78,7 +83,7 @@ class Following:
             assert broker.state not in (FollowState.DIVERGED, FollowState.REFUSED), broker.error
             return broker.state is FollowState.FOLLOWING and broker.end >= end
 
-        until(is_there, lambda: f"{end} is followed: {self.broker}", limit_s=LIMIT_S)
+        until(is_there, lambda: f"{end} is followed: {self.told()}")
 
 
 def differing(root: Path, broker: RealBroker) -> list[int]:

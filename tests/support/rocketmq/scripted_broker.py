@@ -116,7 +116,8 @@ class _Source:
             raise ClosedError("the source was closed")
         if broker.refusal is not None or broker.log is not self._log:
             raise UnavailableError("the broker closed the connection")
-        data = broker.log.read(self._next, broker.piece_bytes)
+        # a master says nothing of what it has removed
+        data = b"" if self._next < broker.log.begin else broker.log.read(self._next, broker.piece_bytes)
         self._at, self._next = self._next, self._next + len(data)
         if not data and wait_s:
             if broker.done.wait(0.01):

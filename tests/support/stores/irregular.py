@@ -1,4 +1,4 @@
-"""Logs of a broker whose queue offsets jump, come again and begin again, and what becomes of them, in plain Python."""
+"""Logs of a broker whose queue offsets jump, come again and begin again, and in plain Python what becomes of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
+import pytest
+
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog
+from tierlog.index.search.query import Answer, Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import TopicNotFoundError
+from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.record import BLANK, MAGIC_BLANK, Record, RecordVersion, encode_host, encode_record
 
 HOST = encode_host(bytes((10, 0, 0, 1)), 10911)
@@ -103,3 +110,51 @@ def random_records(random: Random, count: int, topics: int = 2, queues: int = 2)
         following[topic, queue] = max(offset + 1, following.get((topic, queue), 0))
         found.append(Sent(f"topic{topic}", queue, offset, number))
     return found
+
+
+def pulled(store: Store | Archive, topic: str, queue_id: int, limit: int = 7) -> dict[int, int]:
+    """Numbers by queue offset, as pulls from 0 on tell them."""
+    found, offset = {}, 0
+    for _ in range(10_000):
+        answer = store.pull(topic, queue_id, offset, limit)
+        for message in answer.messages:
+            found[message.record.queue_offset] = int(message.record.body.split(b".")[0].removeprefix(b"message "))
+        if answer.status is PullStatus.NO_NEW_MESSAGE:
+            return found
+        assert answer.next_offset > offset
+        offset = answer.next_offset
+    raise AssertionError("the queue has no end")
+
+
+def numbers(answer: Answer) -> list[int]:
+    """The numbers of the messages of a complete answer."""
+    assert answer.coverage.complete
+    return sorted(int(each.record.body.split(b".")[0].removeprefix(b"message ")) for each in answer.messages)
+
+
+def compare(store: Store | Archive, log: IrregularLog) -> None:
+    """A store answers by queue, key, time and generation what the log tells."""
+    for topic, generations in log.told.items():
+        mine = [record for record in log.records if record.topic == topic]
+        for record in mine[::9]:
+            assert numbers(store.query(Query(topic, f"key-{record.number}"))) == [record.number]
+            number = sum(each.begin <= record.at for each in generations)
+            assert numbers(store.query(Query(f"{topic}@{number}", f"key-{record.number}"))) == [record.number]
+            others = [each for each in range(1, len(generations) + 1) if each != number]
+            assert not any(numbers(store.query(Query(f"{topic}@{each}", f"key-{record.number}"))) for each in others)
+        placed = [{n for queue in each.queues.values() for n in queue.values()} for each in generations]
+        assert numbers(store.query(Query(topic, limit=10_000))) == sorted(n for each in placed for n in each)
+        for number, wanted in enumerate(placed, 1):
+            assert numbers(store.query(Query(f"{topic}@{number}", limit=10_000))) == sorted(wanted)
+        listed = {each.name: each for each in store.topics()}
+        assert {name for name in listed if name.split("@")[0] == topic} == {
+            topic, *(f"{topic}@{number}" for number in range(1, len(generations)))
+        }  # fmt: skip
+        assert listed[topic].messages in (len(placed[-1]), None)
+    for topic, generations in log.told.items():
+        names = [f"{topic}@{number}" for number in range(1, len(generations) + 1)]
+        for name, told in [*zip(names, generations, strict=True), (topic, generations[-1])]:
+            queues = {queue_id: pulled(store, name, queue_id) for queue_id in told.queues}
+            assert queues == told.queues, name
+        with pytest.raises(TopicNotFoundError):
+            store.pull(f"{topic}@{len(generations) + 1}", 0, 0, 1)

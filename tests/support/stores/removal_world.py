@@ -182,10 +182,14 @@ class RemovalWorld(World):
 
     def bucket_holds(self, text: bytes) -> bool:
         """Whether any named segment of the archive holds these bytes after decompression."""
-        cold = self.cold()
-        (manifest,) = cold._manifests.values()
-        head, reader = manifest.refresh(), manifest.reader()
-        return any(text in SegmentReader(reader, entry).restore().data for entry in manifest.log_entries(reader, head))
+        return bucket_holds(self, text)
+
+
+def bucket_holds(world: World, text: bytes) -> bool:
+    """Whether any named segment of a world's archive holds these bytes after decompression."""
+    (manifest,) = world.cold()._manifests.values()
+    head, reader = manifest.refresh(), manifest.reader()
+    return any(text in SegmentReader(reader, entry).restore().data for entry in manifest.log_entries(reader, head))
 
 
 def asked(engine: StoreReader, query: Query) -> list[bytes]:

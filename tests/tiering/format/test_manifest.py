@@ -99,6 +99,13 @@ def test_unknown_keys_are_ignored() -> None:
     assert StoreState.decode(state, path="state") == StoreState((TopicState(1, "a", 2),))
 
 
+def test_the_state_of_a_followed_log_is_refused_by_versions_that_would_restore_it_as_their_own() -> None:
+    for state, version in ((StoreState(), 1), (StoreState(followed=True), 3)):
+        data = state.encode()
+        assert int.from_bytes(data[8:12], "big") == version
+        assert StoreState.decode(data, path="p") == state
+
+
 def test_newer_version_is_said_to_be_newer() -> None:
     for magic, version, decode in (
         (MAGIC_HEAD, manifest.VERSION, lambda data: Head.decode(data, path="p")),

@@ -92,7 +92,7 @@ def test_unknown_keys_are_ignored_and_a_newer_format_is_not(fs: CrashFileSystem)
     document["topics"][0]["compression"] = "zstd"
     replace_file(fs, PATHS.topics_json, json.dumps(document).encode(), PATHS.tmp)
     assert TopicRegistry(fs, PATHS, 8).get("orders").queues == 4
-    document["format"] = 3
+    document["format"] = 4
     replace_file(fs, PATHS.topics_json, json.dumps(document).encode(), PATHS.tmp)
     with pytest.raises(UnsupportedFormatError):
         TopicRegistry(fs, PATHS, 8)

@@ -16,11 +16,22 @@ from hypothesis import strategies as st
 from tests.support.stores.hot_stores import NOW_MS, record
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.randomness import SeededRandomness
-from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.base.types import Tier, TimeBounds
 from tierlog.tiering.format.manifest import Head, Tombstone, tombstone_from_json
 from tierlog.tiering.format.properties import encode_properties
 from tierlog.tiering.format.record import Record
-from tierlog.tiering.lifecycle.tombstones import NOTHING_ERASED, Erasures, KnownErasures, is_for, make_tombstone
+from tierlog.tiering.lifecycle.hidden_rows import hidden_rows
+from tierlog.tiering.lifecycle.tombstones import (
+    NOTHING_ERASED,
+    Erasures,
+    KnownErasures,
+    is_for,
+    make_tombstone,
+    reaching,
+)
+from tierlog.tiering.message.arrow_schema import FOUND_SCHEMA, message_batch
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.message.waiting import HALF_TOPIC, TIMER_TOPIC
 
 END = 10_000
 
@@ -200,6 +211,59 @@ def test_whatever_the_salts_all_ways_to_ask_agree_with_what_was_erased(
         for low, high in ((-5, -1), (0, 0), (5, 5), (2, 8)):
             expected = any(meant(topic, ms, 0, ("k1", "k2")) for ms in range(low, high + 1))
             assert erased.may_hide(Row(topic, low, high)) == expected
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda topic, key, times, end: stone(topic, key, times[0], times[1], end, 3),
+            st.sampled_from(["a", "b", TIMER_TOPIC]),
+            st.sampled_from([None, "k1", "k2"]),
+            st.sampled_from([(None, None), (0, 5), (3, 7)]),
+            st.integers(0, 9),
+        ),
+        max_size=4,
+    ),
+    st.sampled_from([TIMER_TOPIC, HALF_TOPIC, "c"]),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "", HALF_TOPIC]),
+            st.lists(st.sampled_from(["k1", "k2", "k3"]), unique=True),
+            st.booleans(),
+            st.integers(0, 9),
+            st.integers(0, 9),
+        ),
+        max_size=5,
+    ),
+)
+def test_what_waits_is_hidden_with_the_topic_that_it_is_for_whoever_asks(
+    stones: list[Tombstone], topic: str, waiting: list[tuple[str, list[str], bool, int, int]]
+) -> None:
+    erased = Erasures(stones)
+    records = []
+    for real, keys, is_recall, store_ms, offset in waiting:
+        asked = {"KEYS": " ".join(keys), "REAL_TOPIC": real, **({"TIMER_DEL_UNIQKEY": "k1"} if is_recall else {})}
+        text = encode_properties({name: value for name, value in asked.items() if value})
+        found = record(topic=topic, properties_text=text, store_ms=store_ms, physical_offset=offset)
+        records.append(found)
+        belongs = {topic} if topic == "c" or is_recall or real == HALF_TOPIC else {topic, real}
+        expected = any(one.topic in belongs and offset < one.end and meant(one, keys, store_ms) for one in stones)
+        assert erased.hides(found) == expected
+        if expected:
+            assert erased.concerns(topic)
+            assert erased.may_hide(Row(topic, store_ms, store_ms))
+            assert erased.end_of(topic) > offset
+            assert Erasures(reaching(stones, topic)).hides(found)
+    if records:
+        batch = message_batch([StoredMessage(one, "s", Tier.HOT) for one in records], FOUND_SCHEMA)
+        times = np.array([one.store_ms for one in records], np.int64)
+        assert hidden_rows(batch, topic, times, erased).tolist() == [erased.hides(one) for one in records]
+
+
+def meant(one: Tombstone, keys: Sequence[str], store_ms: int) -> bool:
+    """Whether keys and time are those of a tombstone."""
+    of_keys = one.key_hash is None or any(is_for(one, one.topic, [key], one.from_ms, one.to_ms) for key in keys)
+    return of_keys and (one.from_ms is None or one.from_ms <= store_ms) and (one.to_ms is None or store_ms < one.to_ms)
 
 
 class Seen:

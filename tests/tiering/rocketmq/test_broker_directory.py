@@ -386,6 +386,22 @@ def test_a_name_that_was_held_of_another_log_is_replaced(broker: RunningBroker, 
     assert (held / base_offset_name(0)).samefile(broker.paths.segment(0))
 
 
+def test_a_held_segment_that_the_broker_took_back_is_not_read(
+    broker: RunningBroker, make: Make, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    while broker.end < 3 * SEGMENT_BYTES:
+        broker.append()
+    begun(make(held_folder=held), 0).close()
+    # the broker found its second segment damaged, and dropped what follows: no removal from the front
+    for base in (SEGMENT_BYTES, 2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES):
+        broker.paths.segment(base).unlink(missing_ok=True)
+    assert base_offset_name(SEGMENT_BYTES) in os.listdir(held)
+    source = begun(make(held_folder=held), 0)
+    assert max(read_all(source)) < SEGMENT_BYTES
+    assert source.bounds().max_offset <= SEGMENT_BYTES
+
+
 def test_what_was_read_is_settled_once_its_file_is_flushed(broker: RunningBroker, make: Make, fs: NotedFlushes) -> None:
     source = begun(make(), 0)
     assert (source.settled(), fs.flushed) == (0, [])

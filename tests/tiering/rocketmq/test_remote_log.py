@@ -288,6 +288,30 @@ def test_what_came_long_ago_is_settled_of_a_broker_that_does_not_tell(world: Wor
         assert log.settled() == 600
 
 
+def test_a_broker_that_was_started_again_settles_nothing_of_an_older_connection(world: World) -> None:
+    world.broker.tell_bounds(0, 1_000, remainHowManyDataToFlush="0 B", bootTimestamp="1")
+    log = world.log()
+    log.begin(0)
+    assert log.settled() == 1_000
+    # after a power cut: other messages lie there now, while nothing has ended the connection yet
+    world.broker.tell_bounds(0, 2_000, remainHowManyDataToFlush="0 B", bootTimestamp="2")
+    world.clock.advance(1_000)
+    with pytest.raises(SourceLostError, match="started again"):
+        log.settled()
+    log.begin(0)
+    assert log.settled() == 2_000
+
+
+def test_what_is_remembered_of_the_age_of_bytes_does_not_grow(world: World) -> None:
+    world.broker.tell_bounds(0, 1_000, remainHowManyDataToFlush="0 B")
+    log = world.log()
+    log.begin(0)
+    for _ in range(100):
+        log.settled()
+        world.clock.advance(1_000)
+    assert len(log._marks) <= 22
+
+
 @pytest.mark.parametrize(("field", "name"), [("is_controller_mode", "controller mode"), ("is_dledger", "DLedger")])
 def test_brokers_with_another_replication_are_refused_by_its_name(field: str, name: str) -> None:
     facts = BrokerFacts(

@@ -30,6 +30,8 @@ B = TypeVar("B")
 _STRETCH_BYTES = 1 << 19
 #: Which of some records, given as the rows of a scan in the order of the log, become fillers.
 Removal = Callable[[ByteArray, ScanRows], NDArray[np.bool_]]
+#: Takes rows in the order of the log, and changes those whose queue offset came before to be in no queue.
+Placing = Callable[[ScanRows], None]
 
 
 @dataclass(slots=True)
@@ -51,18 +53,20 @@ class ScannedSegment:
 
 
 def scan_segment(
-    data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None = None
+    data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None = None, place: Placing | None = None
 ) -> ScannedSegment:
     """Reads a rolled segment with every checksum verified; :class:`CorruptionError` where it is damaged.
 
     The sum of the records is taken before their checksums are verified, and compared after they were compressed: what
-    was verified in between is what is stored.
+    was verified in between is what is stored. ``place`` is given the rows of a log that a broker wrote.
     """
     groups = RecordGroups()
     removed: list[NDArray[np.bool_]] = []
     end = record_sum = 0
     work = partial(_scanned, data, base_offset, topics, removal)
     for part in in_order(work, stretches(data, _STRETCH_BYTES), "tierlog-scan"):
+        if place is not None:
+            place(part.rows)
         groups.add(part.rows)
         removed.append(part.removed)
         record_sum += part.record_sum

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld, broker_log
 from tests.support.world import numbers_of, read_all
 from tierlog.index.search.counts import CountQuery
@@ -235,6 +236,35 @@ def test_a_log_goes_on_behind_a_gap_that_answers_name(lost_segments: int) -> Non
     assert store.store.check(deep=True) == []
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_no_gap_is_declared_of_messages_whose_queue_files_are_gone(is_restored: bool) -> None:
+    log, world = broker_log(600), FollowedWorld()
+    world.settings = small_settings(cold__disk_cache_bytes=0, hot__retention_ms=1000, hot__queue_file_units=4)
+    end, begin = _record_at_or_above(log, 3 * SEGMENT_BYTES - 900), 5 * SEGMENT_BYTES
+    store = world.open()
+    log.feed(store, end=end)
+    store.flush()
+    store.close()
+    begin_again(world.root, begin, world.components)
+    store = world.open()
+    for stop in range(6 * SEGMENT_BYTES, log.end, SEGMENT_BYTES):
+        log.feed(store, end=stop)
+        store.flush()
+        # nothing that is archived is in the hot tier any more, and its queue files go
+        store.store._hot.dispatch()
+        store.store._hot.checkpoint()
+        store.archive_all()
+        world.clock.advance(30_000)
+        store.store.run_tiers()
+        if is_restored and stop == 12 * SEGMENT_BYTES:
+            again = FollowedWorld(world.root.parent / "new", objects=world.objects, clock=world.clock)
+            again.settings, world = world.settings, again
+            store = world.open(restore=True)
+    assert store.store._hot.log.begin > begin + 3 * SEGMENT_BYTES
+    numbers = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
+    assert sorted(numbers) == [n for n, at in _places(log, "orders") if at < store.end and not end <= at < begin]
+
+
 def test_a_gap_below_the_logs_end_is_refused() -> None:
     log, world = broker_log(), FollowedWorld()
     _followed(world, log).close()
@@ -272,6 +302,32 @@ def test_a_gap_that_is_cut_off_anywhere_is_finished_by_the_next_opening(seed: in
         store.archive_all()
         _agrees(store, world, log)
         assert [each[:2] for each in world.head().lost] == [(end, begin)]
+    assert cuts > 3
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_power_cut_after_a_gap_is_noted_forgets_nothing_that_lies_before_it(seed: int) -> None:
+    log = broker_log()
+    end, begin = _record_at_or_above(log, 2 * SEGMENT_BYTES - 900), 5 * SEGMENT_BYTES
+    cuts = 0
+    for cut_at in range(1 + seed, 1000, 11):
+        world = FollowedWorld()
+        log.feed(world.open(), end=end)  # killed: what was not flushed is in the page cache alone
+        world.fs = world.fs.after_kill(cut_at=cut_at)
+        try:
+            begin_again(world.root, begin, world.components)
+        except PowerCut:
+            cuts += 1
+        else:
+            break
+        world.fs = world.fs.crash(cut_at)
+        store = world.open()
+        if store.end != begin:
+            continue
+        assert [each[:2] for each in world.head().lost] == [(end, begin)]
+        _agrees(store, world, BrokerLog(log.data[:begin]))
+        numbers = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
+        assert sorted(numbers) == [number for number, at in _places(log, "orders") if at < end]
     assert cuts > 3
 
 

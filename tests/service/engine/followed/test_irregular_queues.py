@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.support.stores.followed import FollowedWorld
-from tests.support.stores.irregular import IrregularLog, Sent, irregular_log, random_records, sent
+from tests.support.stores.irregular import Sent, compare, irregular_log, pulled, random_records, sent
 from tierlog.index.search.query import Query
-from tierlog.service.engine.store import Store
-from tierlog.tiering.base.errors import TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
-
-
-def pulled(store: Store, topic: str, queue_id: int, limit: int = 7) -> dict[int, int]:
-    """Numbers by queue offset, as pulls from 0 on tell them."""
-    found, offset = {}, 0
-    for _ in range(10_000):
-        answer = store.pull(topic, queue_id, offset, limit)
-        for message in answer.messages:
-            found[message.record.queue_offset] = int(message.record.body.split(b".")[0].removeprefix(b"message "))
-        if answer.status is PullStatus.NO_NEW_MESSAGE:
-            return found
-        assert answer.next_offset > offset
-        offset = answer.next_offset
-    raise AssertionError("the queue has no end")
-
-
-def compare(store: Store, log: IrregularLog) -> None:
-    """A store answers by queue, key and generation what the log tells."""
-    for topic, generations in log.told.items():
-        names = [f"{topic}@{number}" for number in range(1, len(generations) + 1)]
-        for name, told in [*zip(names, generations, strict=True), (topic, generations[-1])]:
-            queues = {queue_id: pulled(store, name, queue_id) for queue_id in told.queues}
-            assert queues == told.queues, name
-        with pytest.raises(TopicNotFoundError):
-            store.pull(f"{topic}@{len(generations) + 1}", 0, 0, 1)
 
 
 def test_a_jump_is_a_gap_that_a_pull_passes() -> None:
@@ -94,6 +68,33 @@ def test_random_logs_are_what_plain_python_makes_of_them(seed: int) -> None:
     store.flush()
     compare(store.store, log)
     assert store.store.check() == []
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_random_logs_are_the_same_once_they_are_archived_removed_and_restored(seed: int) -> None:
+    random = Random(seed)
+    log, world = irregular_log(random_records(random, 150)), FollowedWorld()
+    store = world.open()
+    cuts = sorted(random.randrange(log.log.end) for _ in range(2))
+    for cut in [*cuts, log.log.end]:
+        log.log.feed(store, end=max(cut, store.end))
+        store.flush()
+        store.publish_below = store.end
+        store.store.archive(drop_hot=random.random() < 0.5)
+        if random.random() < 0.5:
+            store = world.open()
+    compare(store.store, log)
+    store.archive_all()
+    store.store.archive(drop_hot=True)
+    compare(store.store, log)
+    assert store.store.check(deep=True) == []
+    store.close()
+    restored = FollowedWorld(Path("/restored"), objects=world.objects, clock=world.clock)
+    store = restored.open(restore=True)
+    log.log.feed(store)
+    store.flush()
+    compare(store.store, log)
+    assert store.store.check(deep=True) == []
 
 
 def test_what_the_oracle_is_given_is_irregular() -> None:

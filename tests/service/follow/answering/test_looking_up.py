@@ -205,9 +205,9 @@ def test_nameservers_are_told_of_a_broker_that_gives_nothing_and_one_that_replay
         asked = world.nameserver.asked
         world.wait_until(lambda: sum(one.code == RequestCode.REGISTER_BROKER for one in asked) >= 2)
         own = f"tierlog-{CLUSTER}"
-        assert registered(world, own) == {"%RETRY%shop": (0, 1), "orders": (0, 1)}
+        assert registered(world, own) == dict.fromkeys(("%RETRY%shop", "orders", own), (0, 1))
         queues = world.followed[0].engine.store.queue_counts()["orders"]
-        assert registered(world, f"{own}-archive") == {"archive%orders": (4, queues)}
+        assert registered(world, f"{own}-archive")["archive%orders"] == (4, queues)
         told = {one.fields["brokerName"]: one.fields for one in asked if one.code == RequestCode.REGISTER_BROKER}
         assert told[own]["clusterName"] == CLUSTER
         assert (told[own]["brokerId"], told[own]["enableActingMaster"]) == ("1", "true")

@@ -1,0 +1,114 @@
+"""``tierlog dump ROOT --rocketmq OUT``: what a broker that takes a store over keeps beside the log, as its own files.
+
+====================== ===========================================================================================
+file                   what it has
+====================== ===========================================================================================
+topics.json            every topic with its queues; read and written
+subscriptionGroup.json every consumer group, with the settings that RocketMQ gives a new one
+consumerOffset.json    the next offset to consume of each group, topic and queue
+delayOffset.json       of each level of delay, the first message that was not due when the store got its last one
+====================== ===========================================================================================
+
+A broker whose ``storePathRootDir`` is the store looks for them in its folder ``config``. Log, queues and the classic
+index are what RocketMQ reads already.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tierlog.service.delivery.group_topics import RETRY_PREFIX
+from tierlog.service.delivery.timers import LEVELS_MS
+from tierlog.service.dump.result import Dump
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.fs import LocalFileSystem, replace_file
+from tierlog.tiering.base.types import Boundary
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
+
+#: Groups that consume what an archive node replays; no broker knows them.
+_REPLAYING = "archive%"
+_READ_WRITE = 6
+#: RocketMQ's settings of a new group, as far as they are not what a broker takes for those that are missing.
+_GROUP: Mapping[str, Any] = {
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+def export_config(root: Path, target: Path) -> Dump:
+    """Writes the folder ``target``, which must not exist, whole or not at all; the store is opened read-only."""
+    if target.exists() or target.is_symlink():
+        raise InvalidRequestError("the folder exists", path=str(target), hint="name one that does not")
+    if not target.parent.is_dir():
+        raise InvalidRequestError("no such folder", path=str(target.parent))
+    with Store.open(root, read_only=True) as store:
+        files = config_files(store)
+    folder = Path(tempfile.mkdtemp(prefix=".tierlog-export-", dir=target.parent))
+    try:
+        fs = LocalFileSystem()
+        for name, document in files.items():
+            replace_file(fs, folder / name, orjson.dumps(document, option=orjson.OPT_INDENT_2), folder)
+        folder.chmod(0o755)
+        fs.rename(folder, target)
+        fs.flush_dir(target.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    told = {
+        "topics": len(files["topics.json"]["topicConfigTable"]),
+        "groups": len(files["subscriptionGroup.json"]["subscriptionGroupTable"]),
+        "offsets": sum(map(len, files["consumerOffset.json"]["offsetTable"].values())),
+    }
+    return Dump("store", {"written": str(target), **told})
+
+
+def config_files(store: Store) -> dict[str, Any]:
+    """Returns the documents of the files, by their names."""
+    counts = store.queue_counts()
+    version = {"counter": 1, "stateVersion": 0, "timestamp": store.last_store_ms}
+    topics = {
+        name: {
+            "attributes": {}, "order": False, "perm": _READ_WRITE, "readQueueNums": queues,
+            "topicFilterType": "SINGLE_TAG", "topicName": name, "topicSysFlag": 0, "writeQueueNums": queues,
+        }
+        for name, queues in sorted(counts.items())
+    }  # fmt: skip
+    groups = {name.removeprefix(RETRY_PREFIX) for name in counts if name.startswith(RETRY_PREFIX)}
+    offsets: dict[str, dict[str, int]] = {}
+    for group, state in sorted(store.groups.all_committed().items()):
+        if group.startswith(_REPLAYING):
+            continue
+        groups.add(group)
+        for (topic, store_id, queue_id), offset in sorted(state.offsets.items()):
+            if store_id == store.store_id:
+                offsets.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
+    settings = {name: {"groupName": name, **_GROUP} for name in sorted(groups - {""})}
+    return {
+        "topics.json": {"dataVersion": version, "topicConfigTable": topics},
+        "subscriptionGroup.json": {"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": settings},
+        "consumerOffset.json": {"dataVersion": version, "offsetTable": offsets},
+        "delayOffset.json": {"dataVersion": version, "offsetTable": _delay_offsets(store)},
+    }
+
+
+def _delay_offsets(store: Store) -> dict[str, int]:
+    """What was stored a delay before the last message was due then, and its broker has sent it on."""
+    queues = min(store.find_queues(SCHEDULE_TOPIC) or 0, len(LEVELS_MS))
+    return {
+        str(queue_id + 1): store.offset_by_time(
+            SCHEDULE_TOPIC, queue_id, max(0, store.last_store_ms - LEVELS_MS[queue_id]), Boundary.LOWER
+        )
+        for queue_id in range(queues)
+    }
