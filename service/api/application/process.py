@@ -213,9 +213,9 @@ def follow(
 
             app = FollowedStores(app_of)
             found.listen(app.changed)
+            found.open(restore=restore)
             opened.callback(found.stop)
             opened.callback(_last_resort, process.stopping)
-            found.open(restore=restore)
             if several:
                 stores = LocalStores(
                     lambda: {broker.store_id: broker.store for broker in brokers}, SystemClock(),
