@@ -40,9 +40,10 @@ class FollowersClock(ManualClock):
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """A moment, whatever is asked for."""
-        if not self.is_calm and threading.current_thread().name.startswith("tierlog-follow"):
+        is_followers = threading.current_thread().name.startswith("tierlog-follow")
+        if not self.is_calm and is_followers and not event.wait(0.002):
             return super().wait(event, timeout_s)
-        return event.wait(min(timeout_s, 0.02))
+        return event.wait(0 if is_followers and not self.is_calm else min(timeout_s, 0.02))
 
 
 class ScriptedBroker:
