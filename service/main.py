@@ -51,8 +51,8 @@ from tierlog.tiering.base.errors import StoreError
 #: A module of each command: ``HELP``, ``EXAMPLES``, ``add_arguments`` and ``run``.
 COMMANDS = (
     serve,
-    follow,
     load,
+    follow,
     query,
     message,
     tail,

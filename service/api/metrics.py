@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tierlog.service.archive.readers import Served
-from tierlog.service.cluster.fan_out import FanOut
+from tierlog.service.cluster.fan_out import StoresAsked
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.delivery.deliveries import Deliveries
@@ -121,7 +121,7 @@ class DeliveryCollector(Collector):
 class QuerierCollector(Collector):
     """The metrics of a querier."""
 
-    def __init__(self, engine: Served, fan_out: FanOut) -> None:
+    def __init__(self, engine: Served, fan_out: StoresAsked) -> None:
         self._engine, self._fan_out = engine, fan_out
 
     def collect(self) -> Iterator[Metric]:

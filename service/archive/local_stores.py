@@ -31,7 +31,7 @@ _LINGER_S = 2.0
 
 
 class LocalStores:
-    """A :class:`FanOut` over the stores of this process. Waits for none longer than a query has time."""
+    """A :class:`StoresAsked` over the stores of this process. Waits for none longer than a query has time."""
 
     def __init__(self, stores: Callable[[], Mapping[str, Store | None]], clock: Clock, *, timeout_s: float) -> None:
         """``stores`` gives each store by its id; None for one that is closed at the moment."""

@@ -22,7 +22,7 @@ from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchivedStore, ArchiveRoot
 from tierlog.service.archive.local_stores import LocalStores
 from tierlog.service.archive.readers import MessageReader
-from tierlog.service.cluster.fan_out import FanOut, StoreAnswer, StoreFanOut, StoreService
+from tierlog.service.cluster.fan_out import StoreAnswer, StoreFanOut, StoresAsked, StoreService
 from tierlog.service.cluster.static_view import StaticView
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
@@ -231,7 +231,7 @@ class Querier:
             self._static = StaticView(services, partial(_learn, http), self._table)
         self._local = local
         #: Asks the stores.
-        self.fan_out: FanOut = http if http is not None else _known(local)
+        self.fan_out: StoresAsked = http if http is not None else _known(local)
         self._searcher = make_searcher(settings, clock)
         self._staleness_s = settings.cluster.staleness_ms / 1000
         self.counted = StoreCounts(meter or Meter(), Histogram())

@@ -11,7 +11,7 @@ from tierlog.index.search.counts import CountQuery, IntervalCounts
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.service.access.caller import every_topic
-from tierlog.service.cluster.fan_out import FanOut
+from tierlog.service.cluster.fan_out import StoresAsked
 from tierlog.service.cluster.routing import TopicFinder
 from tierlog.service.engine.catalogue import FileInfo, TopicInfo
 from tierlog.service.engine.stats import ReadinessProblem
@@ -114,7 +114,7 @@ class Served(MessageReader, Protocol):
         ...
 
     @property
-    def fan_out(self) -> FanOut | None:
+    def fan_out(self) -> StoresAsked | None:
         """The fan-out to the services of many stores; None of a store."""
         ...
 

@@ -93,7 +93,7 @@ class _Silence:
     error: StoreError
 
 
-class FanOut(Protocol):
+class StoresAsked(Protocol):
     """Asks several stores, side by side: over HTTP, or those that are open in this process. Thread safe."""
 
     seconds: Histogram
@@ -132,7 +132,7 @@ class FanOut(Protocol):
 
 
 class StoreFanOut:
-    """A :class:`FanOut` over HTTP. Waits for no store longer than ``cluster.ask_timeout_ms``."""
+    """A :class:`StoresAsked` over HTTP. Waits for no store longer than ``cluster.ask_timeout_ms``."""
 
     def __init__(self, settings: ClusterSettings, clock: Clock) -> None:
         self._timeout_s = settings.ask_timeout_ms / 1000

@@ -24,12 +24,13 @@ from tierlog.service.config.follow import FollowSettings
 from tierlog.service.engine.followed.store import CopiedGroup, CopiedTopic, FollowedStore
 from tierlog.service.engine.store import Store
 from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
-from tierlog.service.follow.store_place import StorePlace
-from tierlog.service.follow.upstream import BrokerNow, Connection, Upstream
+from tierlog.service.follow.followed_directory import FollowedDirectory
+from tierlog.service.follow.upstream import BrokerLink, BrokerNow, Upstream
 from tierlog.tiering.base.errors import (
     ClosedError,
     DivergedError,
     InvalidRequestError,
+    NotFoundError,
     StoreError,
     StoreMismatchError,
 )
@@ -72,7 +73,7 @@ class Follower:
     def __init__(
         self,
         upstream: Upstream,
-        place: StorePlace,
+        place: FollowedDirectory,
         *,
         changed: Callable[[FollowedBroker], None] = lambda broker: None,
     ) -> None:
@@ -86,7 +87,7 @@ class Follower:
         self._segment_bytes = 0
         self._store: FollowedStore | None = None
         self._promoted: Store | None = None
-        self._connection: Connection | None = None
+        self._connection: BrokerLink | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tierlog-follow-{place.store_id}", daemon=True)
         self._unflushed = _Unflushed()
@@ -119,7 +120,10 @@ class Follower:
                 "a follower needs an archive: without one, what the broker removes would be lost here as well",
                 hint="name it with --cold URL",
             )
-        connection = self._upstream.connect()
+        try:
+            connection = self._upstream.connect()
+        except NotFoundError as error:  # later a broker may be away; now its name is wrong
+            raise InvalidRequestError(error.message, path=error.path, hint=error.hint) from error
         try:
             bounds, size = connection.source.bounds(), connection.source.segment_bytes
         finally:
@@ -298,7 +302,7 @@ class Follower:
         self._place.begin_again(self._segment_bytes, begin - begin % self._segment_bytes)
         self._open(self._segment_bytes, 0)
 
-    def _read(self, connection: Connection, position: int, rest: bytes) -> None:
+    def _read(self, connection: BrokerLink, position: int, rest: bytes) -> None:
         source, settings = connection.source, self._settings
         self._take(position, rest)
         while not self._stopping.is_set():
@@ -356,7 +360,7 @@ class Follower:
 
     # how far the broker is
 
-    def _look(self, connection: Connection) -> None:
+    def _look(self, connection: BrokerLink) -> None:
         """Asks the broker where its log begins and ends; a broker that does not answer may still send its log."""
         now_s = self._clock.monotonic_s()
         self._look_s = now_s + _LOOK_EVERY_S
@@ -401,7 +405,7 @@ class Follower:
 
     # beside the log
 
-    def _copy(self, connection: Connection) -> None:
+    def _copy(self, connection: BrokerLink) -> None:
         """Copies topics, groups and offsets; a broker that does not tell them now is asked again later."""
         self._copy_s = self._clock.monotonic_s() + self._settings.copy_interval_ms / 1000
         try:

@@ -9,8 +9,8 @@ from pathlib import Path
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.follow.followed_broker import FollowedBroker
+from tierlog.service.follow.followed_directory import FollowedDirectory, store_id_of
 from tierlog.service.follow.follower import Follower
-from tierlog.service.follow.store_place import StorePlace, store_id_of
 from tierlog.service.follow.upstream import Upstream, check_settings, upstream_of
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -71,9 +71,9 @@ class Followers:
         followers = [
             Follower(
                 upstream_of(name, settings.follow, clock, fs) if upstream is None else upstream(name),
-                StorePlace(
-                    own, root.absolute() / own, cold_url, settings, clock, randomness or SystemRandomness(), fs,
-                    objects, tracer,
+                FollowedDirectory(
+                    own, root.absolute() / own, cold_url, settings, clock=clock,
+                    randomness=randomness or SystemRandomness(), fs=fs, objects=objects, tracer=tracer,
                 ),
                 changed=changed,
             )

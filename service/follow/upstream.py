@@ -47,7 +47,7 @@ class BrokerNow:
     """Between 0 and 1."""
 
 
-class Connection(Protocol):
+class BrokerLink(Protocol):
     """One stretch of following a broker. For one thread; :meth:`close` may be called from any."""
 
     source: LogSource
@@ -74,7 +74,7 @@ class Upstream(Protocol):
 
     name: str
 
-    def connect(self) -> Connection:
+    def connect(self) -> BrokerLink:
         """Finds the broker, the newest master of its name.
 
         Raises :class:`UnavailableError` while it is not reached, :class:`NotFoundError` if nothing has its name, and
@@ -88,7 +88,7 @@ class Upstream(Protocol):
 
 
 @dataclass(slots=True)
-class _Connection:
+class _Link:
     source: LogSource
     cluster: str
     address: str | None
@@ -123,8 +123,8 @@ class RemoteBroker:
         self._credentials = credentials_of(settings)
         self._known: BrokerAddress | None = None
 
-    def connect(self) -> Connection:
-        found = self._find()
+    def connect(self) -> BrokerLink:
+        found = self.find()
         client = BrokerClient(found.address, clock=self._clock, credentials=self._credentials)
         try:
             facts = facts_of(client)
@@ -137,9 +137,9 @@ class RemoteBroker:
             client.close()
             raise
         self._known = found
-        return _Connection(source, facts.cluster or found.cluster, found.address, facts, client)
+        return _Link(source, facts.cluster or found.cluster, found.address, facts, client)
 
-    def _find(self) -> BrokerAddress:
+    def find(self) -> BrokerAddress:
         """Asks the nameservers; while none answers, or none knows it, the broker is where it was."""
         try:
             return find_master(
@@ -167,7 +167,7 @@ class DirectoryBroker:
         self._facts: BrokerFacts | None = None
         self._known: BrokerAddress | None = None
 
-    def connect(self) -> Connection:
+    def connect(self) -> BrokerLink:
         client = self._client()
         facts = self._facts
         if facts is not None and facts.is_dledger:
@@ -185,7 +185,7 @@ class DirectoryBroker:
             raise
         known = self._known
         cluster, address = (known.cluster, known.address) if known is not None else ("", None)
-        return _Connection(source, cluster, address, facts, client)
+        return _Link(source, cluster, address, facts, client)
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""
@@ -193,7 +193,7 @@ class DirectoryBroker:
             return None
         client: BrokerClient | None = None
         try:
-            self._known = self._remote._find()
+            self._known = self._remote.find()
             client = BrokerClient(self._known.address, clock=self._clock, credentials=credentials_of(self._settings))
             self._facts = facts_of(client)
             return client

@@ -14,9 +14,9 @@ from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import BrokerLog, broker_log
 from tierlog.service.config.follow import FollowSettings
 from tierlog.service.follow.followed_broker import FollowState
+from tierlog.service.follow.followed_directory import store_id_of
 from tierlog.service.follow.follower import margin_ms
 from tierlog.service.follow.followers import Followers
-from tierlog.service.follow.store_place import store_id_of
 from tierlog.service.follow.upstream import BrokerNow, check_settings, upstream_of
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnavailableError
@@ -37,7 +37,7 @@ def followers_of(world: FollowerWorld, **brokers: ScriptedBroker) -> Followers:
 
 def test_each_broker_has_a_store_and_one_that_is_away_holds_up_no_other() -> None:
     world = FollowerWorld(broker_log(60))
-    near, far = world.broker, ScriptedBroker(broker_log(120), world, name="far")
+    near, far = ScriptedBroker(broker_log(60), world, name="near"), ScriptedBroker(broker_log(120), world, name="far")
     followers = followers_of(world, near=near, far=far)
     followers.open()
     near.refusal = UnavailableError("nobody listens")
@@ -59,7 +59,7 @@ def test_a_store_that_does_not_open_leaves_none_open() -> None:
     far = ScriptedBroker(broker_log(60), world, name="far")
     far.refusal = NotFoundError("no broker has the name far")
     followers = followers_of(world, near=world.broker, far=far)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(InvalidRequestError, match="has the name far"):
         followers.open()
     assert not world.fs.is_locked(world.root / "near" / "lock")
 

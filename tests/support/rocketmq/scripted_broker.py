@@ -12,9 +12,9 @@ from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorl
 from tests.support.world import STORE_ID
 from tierlog.service.config.follow import FollowSettings
 from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.service.follow.followed_directory import FollowedDirectory
 from tierlog.service.follow.follower import Follower
-from tierlog.service.follow.store_place import StorePlace
-from tierlog.service.follow.upstream import BrokerNow, Connection
+from tierlog.service.follow.upstream import BrokerLink, BrokerNow
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ClosedError, StoreError, UnavailableError
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -40,9 +40,10 @@ class FollowersClock(ManualClock):
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """A moment, whatever is asked for."""
-        if not self.is_calm and threading.current_thread().name.startswith("tierlog-follow"):
+        is_followers = threading.current_thread().name.startswith("tierlog-follow")
+        if not self.is_calm and is_followers and not event.wait(0.002):
             return super().wait(event, timeout_s)
-        return event.wait(min(timeout_s, 0.02))
+        return event.wait(0 if is_followers and not self.is_calm else min(timeout_s, 0.02))
 
 
 class ScriptedBroker:
@@ -70,13 +71,13 @@ class ScriptedBroker:
         self.connections: list[_Connection] = []
         self.reports: list[int] = []
 
-    def connect(self) -> Connection:
+    def connect(self) -> BrokerLink:
         if self.refusal is not None:
             self.step()
             if self.refusal is not None:
                 raise self.refusal
         self.connections.append(_Connection(_Source(self), "east", "127.0.0.1:1", self.facts, self))
-        return cast("Connection", self.connections[-1])
+        return cast("BrokerLink", self.connections[-1])
 
     def is_gone(self) -> bool:
         return self.gone
@@ -105,7 +106,7 @@ class _Source:
     def begin(self, offset: int) -> None:
         bounds = self.bounds()
         if not bounds.min_offset <= offset <= bounds.max_offset:
-            raise OffsetGoneError.of(offset, bounds, path="broker-a")
+            raise OffsetGoneError.of(offset, bounds, path="broker")
         self._next = offset
 
     def read(self, wait_s: float) -> bytes:
@@ -177,7 +178,7 @@ class FollowerWorld(FollowedWorld):
         """A follower that is neither open nor started."""
         seams = self.components
         settings = seams.settings.model_copy(update={"follow": self.follow})
-        place = StorePlace(
+        place = FollowedDirectory(
             STORE_ID, self.root, self.url, settings, self.clock, SeededRandomness(self.opens), self.fs,
             cast("ObjectStore", self.bucket),
         )  # fmt: skip

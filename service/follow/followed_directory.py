@@ -36,7 +36,7 @@ def store_id_of(broker: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class StorePlace:
+class FollowedDirectory:
     """The directory of the store of one broker, its archive and its seams."""
 
     store_id: str
