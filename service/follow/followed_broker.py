@@ -30,6 +30,8 @@ class FollowState(StrEnum):
     """The broker cannot be followed as it is set up: an operator decides."""
     PROMOTED = "promoted"
     """The broker is gone, and the store takes messages itself."""
+    TWO_WRITERS = "two_writers"
+    """The store was promoted, and the broker is back: both take messages."""
     STOPPED = "stopped"
 
 

@@ -30,6 +30,7 @@ from tierlog.tiering.base.errors import (
     ClosedError,
     DivergedError,
     InvalidRequestError,
+    NotFoundError,
     StoreError,
     StoreMismatchError,
 )
@@ -119,7 +120,10 @@ class Follower:
                 "a follower needs an archive: without one, what the broker removes would be lost here as well",
                 hint="name it with --cold URL",
             )
-        connection = self._upstream.connect()
+        try:
+            connection = self._upstream.connect()
+        except NotFoundError as error:  # later a broker may be away; now its name is wrong
+            raise InvalidRequestError(error.message, path=error.path, hint=error.hint) from error
         try:
             bounds, size = connection.source.bounds(), connection.source.segment_bytes
         finally:
@@ -451,13 +455,16 @@ class Follower:
     def _watch(self) -> None:
         """Looks for a broker that comes back, which would take messages beside the store that was promoted."""
         while not self._clock.wait(self._stopping, _LOOK_AGAIN_S):
-            is_back = self.broker.address is not None and not self._upstream.is_gone()
-            if is_back and self.broker.error is None:
-                self.broker.error = "the broker is back, and both take messages: stop one of them"
-                self.broker.hint = "docs/adopting_rocketmq.md says which one may go on"
-                _LOG.error("broker %s: %s", self.broker.name, self.broker.error)
-            elif not is_back:
-                self.broker.error = self.broker.hint = None
+            if self.broker.address is None or self._upstream.is_gone():
+                self._note(FollowState.PROMOTED)
+            else:
+                self._note(
+                    FollowState.TWO_WRITERS,
+                    StoreError(
+                        "the broker is back, and both take messages: stop one of them",
+                        hint="docs/adopting_rocketmq.md, a broker that comes back",
+                    ),
+                )
 
 
 def copied_groups(state: BrokerState) -> list[CopiedGroup]:
@@ -488,7 +495,7 @@ def _compare(source: LogSource, store: FollowedStore, bounds: LogBounds) -> tupl
     """Returns up to where both logs agree, and what was read beyond it, which begins at the second number.
 
     The source goes on behind that if all of ours agrees. Segments of ours in which nothing does are passed over from
-    the last one to the first, down to those that are archived: nothing is dropped until it is known what has to be.
+    the last one to the first, down to one that is archived: nothing is dropped until it is known what has to be.
     """
     below, most = store.end, _FIRST_TAIL
     while True:
@@ -507,7 +514,7 @@ def _compare(source: LogSource, store: FollowedStore, bounds: LogBounds) -> tupl
                 return agreed, agreed, b""
         if at > base:
             most = min(most * _MORE_TAIL, source.segment_bytes)
-        elif base <= store.archived_to:
+        elif base < store.archived_to:
             return base, base, b""
         else:
             below, most = base, _FIRST_TAIL

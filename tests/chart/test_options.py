@@ -24,6 +24,7 @@ _BASE: Json = {
     "jobs": {name: {"enabled": True} for name in ("merge", "verify", "expire", "rebuild")},
     "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
 }
+_BROKERS: Json = {"namesrv": "10.0.0.1:9876", "brokers": ["broker-a"]}
 _DIGEST = "sha256:" + "0" * 64
 _STORE, _QUERIER, _JOB = "StatefulSet/", "Deployment/", "CronJob/"
 _TEST = "Pod/"
@@ -98,6 +99,12 @@ _EFFECTS: dict[str, tuple[object, list[str]] | tuple[object, list[str], Json]] =
     "stores.podManagementPolicy": ("OrderedReady", [rf"{_STORE}.*podManagementPolicy"]),
     "stores.updatePartition": (1, [rf"{_STORE}.*partition"]),
     "stores.podDisruptionBudget.enabled": (False, [r"PodDisruptionBudget/tl-tierlog-store"]),
+    "follow.enabled": (True, [rf"{_STORE}.*\.args", rf"{_ENV}TIERLOG_CLUSTER_ADDRESS"], {"follow": _BROKERS}),
+    "follow.namesrv": ("10.0.0.2:9876", [rf"{_STORE}.*\.args"]),
+    "follow.brokers": (["broker-b"], [rf"{_STORE}.*\.args"]),
+    "follow.existingSecret": ("acl", [rf"{_STORE}.*{_ENV}TIERLOG_FOLLOW_"]),
+    "follow.accessKeyKey": ("ak", [rf"{_STORE}.*{_ENV}TIERLOG_FOLLOW_ACCESS_KEY"]),
+    "follow.secretKeyKey": ("sk", [rf"{_STORE}.*{_ENV}TIERLOG_FOLLOW_SECRET_KEY"]),
     "queriers.enabled": (
         False,
         [
@@ -224,6 +231,10 @@ def test_a_value_changes_what_it_says_and_nothing_else(chart: Chart, name: str) 
     base = _BASE
     if name.startswith("queriers.autoscaling") and not name.endswith("enabled"):
         base = _merged(_BASE, nested("queriers.autoscaling.enabled", True))
+    if name.startswith("follow."):  # one store, and nobody else
+        base = _merged(_BASE, {"queriers": {"enabled": False}, "stores": {"replicas": 1}})
+        if name != "follow.enabled":
+            base = _merged(base, {"follow": {**_BROKERS, "enabled": True, "existingSecret": "keys"}})
     changes = changed(chart.render(base), chart.render(_merged(_merged(base, dict(*beside)), nested(name, value))))
     assert changes, "it has no effect"
     for where in wheres:

@@ -10,6 +10,7 @@ from tests.support.service.chart import Chart, Json, nested, sentences
 
 _S3: Json = {"url": "s3://logs/prod", "existingSecret": "keys"}
 _TIGHT: Json = {"drainSeconds": 5, "terminationGracePeriodSeconds": 15}
+_FOLLOW: Json = {"enabled": True, "namesrv": "10.0.0.1:9876", "brokers": ["broker-a"]}
 #: What is set, and words of the sentence that answers it.
 _REFUSED: list[tuple[Json, str]] = [
     ({"fullnameOverride": "a" * 41}, "has 41 characters"),
@@ -41,6 +42,12 @@ _REFUSED: list[tuple[Json, str]] = [
         {"cold": _S3, "stores": {"restore": True, "volume": {"existingClaim": "old"}}},
         "stores.restore needs an empty volume",
     ),
+    ({"follow": _FOLLOW}, "keeps what they remove, which needs an archive"),
+    ({"cold": _S3, "follow": {"enabled": True}}, "Which brokers are followed is not said"),
+    ({"cold": _S3, "follow": {**_FOLLOW, "brokers": []}}, "Which brokers are followed is not said"),
+    ({"cold": _S3, "follow": _FOLLOW, "stores": {"replicas": 2}}, "2 pods would follow the same brokers"),
+    ({"cold": _S3, "follow": _FOLLOW, "queriers": {"enabled": True}}, "stores that follow are not in it"),
+    ({"cold": _S3, "follow": {"brokers": ["a"]}}, "Brokers are named, and nothing follows them"),
     ({"queriers": {"enabled": True}}, "Queriers read archives and find stores by them, and there is none"),
     (
         {"cold": _S3, "stores": {"replicas": 2}, "settings": {"cold": {"single_writer": True}}},

@@ -64,6 +64,22 @@ would happen, and what to do. Included by the first manifest, so that nothing is
 {{- if and $v.stores.restore $v.stores.volume.existingClaim -}}
 {{- $refusals = append $refusals "stores.restore needs an empty volume, and stores.volume.existingClaim names one with something on it: leave one of the two out." -}}
 {{- end -}}
+{{- if $v.follow.enabled -}}
+{{- if not $url -}}
+{{- $refusals = append $refusals "A store that follows brokers keeps what they remove, which needs an archive: set cold.url." -}}
+{{- end -}}
+{{- if not (and $v.follow.namesrv $v.follow.brokers) -}}
+{{- $refusals = append $refusals "Which brokers are followed is not said: set follow.namesrv and follow.brokers." -}}
+{{- end -}}
+{{- if ne (int $v.stores.replicas) 1 -}}
+{{- $refusals = append $refusals (printf "%d pods would follow the same brokers, each fencing the others: set stores.replicas to 1, and name all brokers in follow.brokers." (int $v.stores.replicas)) -}}
+{{- end -}}
+{{- if $v.queriers.enabled -}}
+{{- $refusals = append $refusals "Queriers find stores by the cluster table, and stores that follow are not in it: set queriers.enabled to false, as the follower itself answers for all its brokers." -}}
+{{- end -}}
+{{- else if or $v.follow.namesrv $v.follow.brokers $v.follow.existingSecret -}}
+{{- $refusals = append $refusals "Brokers are named, and nothing follows them: set follow.enabled." -}}
+{{- end -}}
 {{- if and $v.queriers.enabled (not $url) -}}
 {{- $refusals = append $refusals "Queriers read archives and find stores by them, and there is none: set cold.url, or queriers.enabled to false." -}}
 {{- end -}}

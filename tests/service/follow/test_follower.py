@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
+from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.rocketmq.scripted_broker import FollowerWorld, facts
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
 from tests.support.world import send
@@ -67,6 +69,7 @@ def test_while_it_is_not_reached_the_store_answers_and_says_why() -> None:
     world.run()
     world.refuse(UnavailableError("nobody listens", hint="start it"))
     follower = world.run(lambda: None, stops=False)
+    world.clock.is_calm = True
     broker = follower.broker
     assert broker.state is FollowState.CONNECTING
     assert broker.store is not None
@@ -93,7 +96,7 @@ def test_a_new_store_without_an_archive_is_refused() -> None:
         world.process().open()
 
 
-@pytest.mark.parametrize("lost", [60, 2_000, SEGMENT_BYTES + 100, 3 * SEGMENT_BYTES])
+@pytest.mark.parametrize("lost", [200, 2_000, SEGMENT_BYTES + 100, 3 * SEGMENT_BYTES])
 def test_what_a_broker_lost_in_a_kill_is_dropped_and_what_it_wrote_then_is_taken(lost: int) -> None:
     world = FollowerWorld(LOG)
     world.broker.settled = 0
@@ -252,12 +255,15 @@ def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messag
     store = follower.broker.store
     assert store is not None
     assert not store.is_followed
+    world.clock.is_calm = True
     send(store, "orders", 500, 503)
     assert len(store.query(Query(topic="orders", key="key-501")).messages) == 1
     # a broker that comes back is told of, loudly
     world.broker.gone = False
     _until(lambda: follower.broker.error is not None)
     assert "both take messages" in str(follower.broker.error)
+    assert follower.broker.state is FollowState.TWO_WRITERS
+    assert follower.broker.problem is not None
     follower.stop()
     again = world.process()
     again.open()
@@ -272,6 +278,31 @@ def test_a_broker_that_is_only_silent_is_never_taken_for_gone() -> None:
     follower = world.run(*[lambda: world.clock.advance(60_000)] * 5, stops=False)
     assert follower.broker.state is FollowState.CONNECTING
     follower.stop()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_power_cut_everything_that_was_reported_is_here_and_the_rest_is_taken_again(seed: int) -> None:
+    world = FollowerWorld(LOG, mode="replica", flush_bytes=1_000)
+    broker, disks, reported = world.broker, list[CrashFileSystem](), list[int]()
+    broker.settled, broker.piece_bytes = 0, 300
+    cut_at = random.Random(seed).randrange(3, LOG.end // 300)
+
+    def cut(number: int) -> None:
+        if number == cut_at:
+            disks.append(world.fs.crash(seed))
+            reported.extend(broker.reports)
+            world.follower.ask_to_stop()
+            broker.done.set()
+
+    broker.on_read = cut
+    world.run()
+    (world.fs,) = disks
+    follower = world.process()
+    follower.open()
+    assert follower.broker.end >= max(reported, default=0)
+    follower.stop()
+    assert world.run().broker.end == LOG.end
+    assert world.data() == LOG.data
 
 
 def _records(data: bytes) -> Iterator[tuple[int, Record | None, int]]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,11 +58,16 @@ def archived_lines(tmp_path: Path, shell: Shell) -> list[str]:
     return where
 
 
-@contextmanager
-def served(*argv: str, quiet: bool = True) -> Iterator[str]:
+def served(*argv: str, quiet: bool = True) -> AbstractContextManager[str]:
     """The URL of ``tierlog serve`` in a process of its own, which is ended and must end well, by itself."""
+    return command("serve", *argv, says="serving", quiet=quiet)
+
+
+@contextmanager
+def command(name: str, *argv: str, says: str, quiet: bool = True) -> Iterator[str]:
+    """The URL of a command that serves, told in the line with ``says``; as :func:`served`."""
     process = subprocess.Popen(
-        [*_COMMAND, "serve", "--port", "0", *argv],
+        [*_COMMAND, name, "--port", "0", *argv],
         stderr=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
     assert process.stderr is not None
@@ -70,7 +75,7 @@ def served(*argv: str, quiet: bool = True) -> Iterator[str]:
         said = ""
         for line in process.stderr:
             said += line
-            if "serving" in line:
+            if says in line:
                 break
         else:
             raise AssertionError(said)

@@ -35,9 +35,12 @@ NO_STATE = state_of(topics={}, groups={}, consumer_offsets={}, delay_offsets={})
 class FollowersClock(ManualClock):
     """Moves by what followers wait for; the other threads of a store wait a moment, and none of them runs wild."""
 
+    is_calm = False
+    """Whether followers do not move it either."""
+
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """A moment, whatever is asked for."""
-        if threading.current_thread().name.startswith("tierlog-follow"):
+        if not self.is_calm and threading.current_thread().name.startswith("tierlog-follow"):
             return super().wait(event, timeout_s)
         return event.wait(min(timeout_s, 0.02))
 
@@ -61,6 +64,9 @@ class ScriptedBroker:
         self.piece_bytes = 700
         #: Below which bytes stay; None: all that there are.
         self.settled: int | None = None
+        #: Called with the number of each read, before it.
+        self.on_read: Callable[[int], None] = lambda number: None
+        self.reads = 0
         self.connections: list[_Connection] = []
         self.reports: list[int] = []
 
@@ -99,11 +105,13 @@ class _Source:
     def begin(self, offset: int) -> None:
         bounds = self.bounds()
         if not bounds.min_offset <= offset <= bounds.max_offset:
-            raise OffsetGoneError(offset, bounds)
+            raise OffsetGoneError.of(offset, bounds, path="broker")
         self._next = offset
 
     def read(self, wait_s: float) -> bytes:
         broker = self._broker
+        broker.reads += 1
+        broker.on_read(broker.reads)
         if self._is_closed:
             raise ClosedError("the source was closed")
         if broker.refusal is not None or broker.log is not self._log:
@@ -154,7 +162,9 @@ class FollowerWorld(FollowedWorld):
     """A store that follows a scripted broker; every opening is of a new process, the one before it was killed."""
 
     def __init__(self, log: BrokerLog, *, url: str | None = None, **options: Any) -> None:
-        super().__init__(clock=FollowersClock())
+        clock = FollowersClock()
+        super().__init__(clock=clock)
+        self.clock: FollowersClock = clock
         self.url = url or self.url
         self.broker = ScriptedBroker(log, self)
         self.follow = FollowSettings(broker=self.broker.name, namesrv="127.0.0.1:1", **options)

@@ -1,0 +1,165 @@
+"""Several brokers of one process, what settings are refused, and what is asked of a way to a broker."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.support.rocketmq.fake_cluster import cluster_of
+from tests.support.rocketmq.scripted_broker import FollowerWorld, ScriptedBroker, facts
+from tests.support.stores.engines import small_settings
+from tests.support.stores.followed import BrokerLog, broker_log
+from tierlog.service.config.follow import FollowSettings
+from tierlog.service.follow.followed_broker import FollowState
+from tierlog.service.follow.follower import margin_ms
+from tierlog.service.follow.followers import Followers
+from tierlog.service.follow.store_place import store_id_of
+from tierlog.service.follow.upstream import BrokerNow, check_settings, upstream_of
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnavailableError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.rocketmq.log_source import LogBounds
+
+HOUR_MS = 3_600_000
+
+
+def followers_of(world: FollowerWorld, **brokers: ScriptedBroker) -> Followers:
+    names = " ".join(brokers)
+    settings = world.settings.model_copy(update={"follow": FollowSettings(broker=names, namesrv="127.0.0.1:1")})
+    return Followers.of(
+        world.root, settings, cold_url=world.url, clock=world.clock, fs=world.fs, objects=cast("Any", world.bucket),
+        upstream=brokers.__getitem__,
+    )  # fmt: skip
+
+
+def test_each_broker_has_a_store_and_one_that_is_away_holds_up_no_other() -> None:
+    world = FollowerWorld(broker_log(60))
+    near, far = ScriptedBroker(broker_log(60), world, name="near"), ScriptedBroker(broker_log(120), world, name="far")
+    followers = followers_of(world, near=near, far=far)
+    followers.open()
+    near.refusal = UnavailableError("nobody listens")
+    followers.start()
+    assert far.done.wait(20)
+    first, second = followers.brokers()
+    assert (first.state, second.state) == (FollowState.CONNECTING, FollowState.FOLLOWING)
+    assert second.end == far.log.end
+    problem = followers.readiness_problem
+    assert problem is not None
+    assert "near" in problem.reason
+    followers.stop()
+    assert world.fs.exists(world.root / "near" / "commitlog")
+    assert world.fs.exists(world.root / "far" / "commitlog")
+
+
+def test_a_store_that_does_not_open_leaves_none_open() -> None:
+    world = FollowerWorld(broker_log(60))
+    far = ScriptedBroker(broker_log(60), world, name="far")
+    far.refusal = NotFoundError("no broker has the name far")
+    followers = followers_of(world, near=world.broker, far=far)
+    with pytest.raises(NotFoundError):
+        followers.open()
+    assert not world.fs.is_locked(world.root / "near" / "lock")
+
+
+def test_a_stop_ends_a_follower_whose_broker_hangs() -> None:
+    world = FollowerWorld(broker_log(60))
+    hangs, ends = threading.Event(), threading.Event()
+
+    def hang(number: int) -> None:
+        hangs.set()
+        ends.wait(20)
+
+    followers = followers_of(world, near=world.broker)
+    followers.open()
+    world.broker.on_read = hang
+    followers.start()
+    assert hangs.wait(20)
+    followers.stop()
+    assert followers.brokers()[0].state is FollowState.STOPPED
+    assert not world.fs.is_locked(world.root / "near" / "lock")
+    ends.set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"broker": ""}, "no broker is named"),
+        ({"namesrv": ""}, "where the broker is found"),
+        ({"broker": "a b", "ha": "127.0.0.1:1"}, "--ha is of one broker"),
+        ({"broker": "a b", "store": "/x"}, "--store is of one broker"),
+        ({"store": "/x", "mode": "replica"}, "a replica is what"),
+        ({"hold": True}, "--hold"),
+        ({"store": "/x", "namesrv": "", "promote": True}, "whether the broker is gone"),
+        ({"namesrv": "nowhere"}, "is no address"),
+        ({"access_key": "k"}, "go together"),
+        ({"secret_key": "s"}, "go together"),
+        ({"access_key": "k", "secret_key_file": "/nowhere/secret"}, "cannot be read"),
+    ],
+)
+def test_settings_that_say_too_little_or_contradict_each_other_are_refused(changes: dict[str, Any], what: str) -> None:
+    settings = FollowSettings(**{"broker": "a", "namesrv": "127.0.0.1:9876", **changes})
+    with pytest.raises(InvalidRequestError, match=what):
+        check_settings(settings)
+
+
+def test_a_secret_comes_from_a_file_and_is_never_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("very-secret\n")
+    settings = FollowSettings(broker="a", namesrv="127.0.0.1:9876", access_key="k", secret_key_file=tmp_path / "secret")
+    check_settings(settings)
+    assert "very-secret" not in repr(FollowSettings(secret_key="very-secret"))  # type: ignore[arg-type]
+
+
+def test_names_of_brokers_become_ids_of_stores() -> None:
+    assert [store_id_of(name) for name in ("broker-a", "Broker_A.1", "x" * 80)] == ["broker-a", "broker-a-1", "x" * 63]
+    with pytest.raises(InvalidRequestError, match="--store-id"):
+        store_id_of("___")
+    with pytest.raises(InvalidRequestError, match="same store"):
+        Followers.of(Path("/x"), _settings("Broker_A broker-a"))
+    with pytest.raises(InvalidRequestError, match="of one broker"):
+        Followers.of(Path("/x"), _settings("a b"), store_id="c")
+
+
+def _settings(brokers: str) -> Any:
+    return small_settings().model_copy(update={"follow": FollowSettings(broker=brokers, namesrv="127.0.0.1:1")})
+
+
+def test_a_margin_ends_when_the_broker_may_remove_what_is_not_here() -> None:
+    now_ms, size = 1_000 * HOUR_MS, facts().segment_bytes
+    old_ms = now_ms - 70 * HOUR_MS
+    behind, level = BrokerNow(LogBounds(0, 5 * size + 9)), 5 * size
+    assert margin_ms(facts(), behind, level, old_ms, now_ms) == 72 * HOUR_MS  # the newest segment stays
+    assert margin_ms(facts(), behind, 2 * size, old_ms, now_ms) == 2 * HOUR_MS
+    assert margin_ms(facts(), behind, 2 * size, now_ms - 80 * HOUR_MS, now_ms) == 0
+    full = BrokerNow(behind.bounds, 0.9)
+    assert margin_ms(facts(), full, 2 * size, now_ms, now_ms) == 0
+    assert margin_ms(None, behind, 2 * size, old_ms, now_ms) is None
+
+
+def test_a_master_that_moved_is_found_and_one_that_the_nameserver_forgot_is_asked_where_it_was() -> None:
+    log = broker_log(60)
+    with cluster_of(broker_a=log, broker_b=log) as cluster:
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        first = upstream.connect()
+        assert (first.cluster, first.address) == ("east", cluster.brokers[0].remoting.address)
+        assert first.now() == BrokerNow(LogBounds(0, log.end), 0.4)
+        assert [group.name for group in first.state().groups] == ["shop"]
+        first.close()
+        assert not upstream.is_gone()
+        cluster.nameserver.close()
+        again = upstream.connect()
+        assert again.address == first.address
+        again.close()
+        cluster.brokers[0].close()
+        assert upstream.is_gone()
+
+
+def test_a_broker_that_nobody_knows_is_told_with_the_names_that_there_are() -> None:
+    with cluster_of(broker_a=BrokerLog(b"")) as cluster:
+        settings = FollowSettings(broker="broker-x", namesrv=cluster.nameserver.address)
+        with pytest.raises(NotFoundError) as caught:
+            upstream_of("broker-x", settings, SystemClock(), LocalFileSystem()).connect()
+        assert "broker-a" in str(caught.value.hint)
