@@ -30,7 +30,7 @@ from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import LocalFileSystem, replace_file
 from tierlog.tiering.base.types import Boundary
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 #: Groups that consume what an archive node replays; no broker knows them.
 _REPLAYING = "archive%"

@@ -16,7 +16,7 @@ from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.message.batch import Message
-from tierlog.tiering.message.tags import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 from tierlog.tiering.rocketmq.broker_files import read_state
 
 
