@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.rocketmq.answering_world import CLUSTER
-from tests.support.rocketmq.real_clients import Doors, RealClient, fresh, java_client, names, other_client, real_server
+from tests.support.rocketmq.real_clients import (
+    Doors,
+    Json,
+    RealClient,
+    fresh,
+    java_client,
+    names,
+    other_client,
+    real_server,
+)
 from tests.support.rocketmq.remoting_world import listen
 from tests.tools.rocketmq_clients import GO, JAVA_5, ClientProgram, command_of
 from tierlog.service.access.control import AccessControl
@@ -138,14 +147,15 @@ def java(
 
 def test_each_key_is_found_once_on_both_sides_of_the_border(cluster: Cluster, java: RealClient) -> None:
     sides: Counter[bool] = Counter()
+    found: list[Json] = []
     for number in (0, 1, _COUNT // 2, _COUNT - 2, _COUNT - 1):
         key = f"find-{number}"
         found = list(java.do("query", topic=cluster.topic, key=key)["messages"])
         assert [one["key"] for one in found] == [key, key]
         assert len({one["id"] for one in found}) == 2
         for one in found:
-            printed = java.mqadmin("queryMsgByUniqueKey", "-t", cluster.topic, "-i", one["id"])
-            assert printed.count(f"Keys:                [{key}]") == 1, (found, printed, cluster.counted())
+            (seen,) = java.do("view", topic=cluster.topic, id=one["id"])["messages"]
+            assert (seen["id"], seen["queue"], seen["offset"]) == (one["id"], one["queue"], one["offset"])
         printed = java.mqadmin("queryMsgByKey", "-t", cluster.topic, "-k", key)
         assert all(printed.count(one["id"]) == 1 for one in found)
         physical = [
@@ -155,6 +165,9 @@ def test_each_key_is_found_once_on_both_sides_of_the_border(cluster: Cluster, ja
         sides.update(at < cluster.border for at in physical)
     assert sides[True] >= 5
     assert sides[False] >= 1
+    # in one process it works once: the command keeps the client that it has shut down
+    printed = java.mqadmin("queryMsgByUniqueKey", "-t", cluster.topic, "-i", found[0]["id"])
+    assert f"[{found[0]['key']}]" in printed
 
 
 def test_tools_that_ask_every_broker_of_a_topic_work_as_before(cluster: Cluster, java: RealClient) -> None:
