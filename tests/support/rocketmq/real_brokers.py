@@ -32,6 +32,8 @@ _OPTIONS = (
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.98",
 )
+#: A broker that is told to remove segments does so 20 times, one after another.
+_REMOVALS_S = 4.0
 CLOCK = SystemClock()
 
 
@@ -102,9 +104,9 @@ class RealBroker:
             "mappedFileSizeCommitLog": SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 600_000, "maxIndexNum": 200_000,
             "maxHashSlotNum": 50_000, "mappedFileSizeTimerLog": 1 << 20, "flushDiskType": "ASYNC_FLUSH",
             "brokerRole": "ASYNC_MASTER", "autoCreateTopicEnable": "true", "diskMaxUsedSpaceRatio": 95,
-            # files go only when a test says so, and then within a second
+            # files go only when a test says so, and no sooner than a minute after the start
             "deleteWhen": f"{(time.localtime().tm_hour + 12) % 24:02}", "fileReservedTime": 0,
-            "cleanResourceInterval": 1000, "deleteCommitLogFilesInterval": 1,
+            "cleanResourceInterval": 100, "deleteCommitLogFilesInterval": 1,
             # a small machine refuses nobody because it is slow
             "waitTimeMillsInSendQueue": 10_000, "osPageCacheBusyTimeOutMills": 10_000,
         }  # fmt: skip
@@ -213,7 +215,8 @@ class Cluster:
         newest = before.max_offset - before.max_offset % self.broker.segment_bytes
         assert newest > before.min_offset, "there is only one segment"
         self.client.mqadmin("deleteExpiredCommitLog", "-b", self.broker.address)
-        until(lambda: self.broker.bounds().min_offset >= newest, lambda: "the segments are removed")
+        until(lambda: self.broker.bounds().min_offset >= newest, lambda: "the segments are removed", limit_s=120)
+        time.sleep(_REMOVALS_S)
         return self.broker.bounds().min_offset
 
 
