@@ -50,6 +50,8 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.StoreLockedError: 409,
     errors.StoreMismatchError: 409,
     errors.RequestUnderWayError: 409,
+    errors.FollowedError: 409,
+    errors.DivergedError: 409,
     errors.KeyReusedError: 422,
     errors.UnavailableError: 503,
     errors.ObjectStoreUnavailableError: 503,

@@ -30,6 +30,7 @@ from tierlog.tiering.base.errors import (
     ClosedError,
     DivergedError,
     InvalidRequestError,
+    NotFoundError,
     StoreError,
     StoreMismatchError,
 )
@@ -119,7 +120,10 @@ class Follower:
                 "a follower needs an archive: without one, what the broker removes would be lost here as well",
                 hint="name it with --cold URL",
             )
-        connection = self._upstream.connect()
+        try:
+            connection = self._upstream.connect()
+        except NotFoundError as error:  # later a broker may be away; now its name is wrong
+            raise InvalidRequestError(error.message, path=error.path, hint=error.hint) from error
         try:
             bounds, size = connection.source.bounds(), connection.source.segment_bytes
         finally:

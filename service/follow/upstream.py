@@ -124,7 +124,7 @@ class RemoteBroker:
         self._known: BrokerAddress | None = None
 
     def connect(self) -> Connection:
-        found = self._find()
+        found = self.find()
         client = BrokerClient(found.address, clock=self._clock, credentials=self._credentials)
         try:
             facts = facts_of(client)
@@ -139,7 +139,7 @@ class RemoteBroker:
         self._known = found
         return _Connection(source, facts.cluster or found.cluster, found.address, facts, client)
 
-    def _find(self) -> BrokerAddress:
+    def find(self) -> BrokerAddress:
         """Asks the nameservers; while none answers, or none knows it, the broker is where it was."""
         try:
             return find_master(
@@ -193,7 +193,7 @@ class DirectoryBroker:
             return None
         client: BrokerClient | None = None
         try:
-            self._known = self._remote._find()
+            self._known = self._remote.find()
             client = BrokerClient(self._known.address, clock=self._clock, credentials=credentials_of(self._settings))
             self._facts = facts_of(client)
             return client

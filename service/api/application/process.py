@@ -44,11 +44,13 @@ from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.deliveries import Deliveries
-from tierlog.service.engine.opening import door_addresses
+from tierlog.service.engine.opening import door_address, door_addresses, host_and_port
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED
+from tierlog.service.follow.answering.door import AnsweringDoor
 from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
 from tierlog.service.follow.followers import Followers
+from tierlog.service.follow.upstream import credentials_of
 from tierlog.service.observing.counts import ObservedDoor
 from tierlog.service.observing.logs import configure_logs
 from tierlog.service.observing.tracing import tracer_of
@@ -198,12 +200,16 @@ def follow(
             for audit in audits.values():
                 opened.callback(audit.close)
 
+            answering = _answering_door(root, process, found, opened)
+
             def app_of(broker: FollowedBroker) -> ASGIApp:
                 store, audit, deliveries = broker.store, audits[broker.store_id], None
                 assert store is not None
                 if broker.state is FollowState.PROMOTED:
                     deliveries = opened.enter_context(process.doors.of(store, settings, process.control, audit=audit))
-                return process.app(store, audit, None, deliveries=deliveries, followed=lambda: [broker])
+                return process.app(
+                    store, audit, None, deliveries=deliveries, followed=lambda: [broker], answering=answering
+                )
 
             app = FollowedStores(app_of)
             found.listen(app.changed)
@@ -218,8 +224,11 @@ def follow(
                 querier = Querier.over(stores, cold_url, settings=settings, tracer=process.tracer)
                 opened.callback(querier.close)
                 querier.start()
-                app.whole = process.app(querier, None, None, followed=found.brokers)
+                app.whole = process.app(querier, None, None, followed=found.brokers, answering=answering)
             found.start()
+            for door in answering:
+                door.start()
+                opened.callback(door.stop, _GRACE_S)
             process.answer_by(app, ready)
 
     _serve(settings, run, forwards=False)
@@ -360,11 +369,13 @@ class _Process:
         *,
         deliveries: Deliveries | None = None,
         followed: Callable[[], Sequence[FollowedBroker]] = tuple,
+        answering: Sequence[AnsweringDoor] = (),
     ) -> ASGIApp:
         """Makes the application of what is served."""
         return create_app(
             engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster,
-            connections=self.connections, deliveries=deliveries, doors=self.doors.observed, followed=followed,
+            connections=self.connections, deliveries=deliveries, doors=lambda: (*self.doors.observed(), *answering),
+            followed=followed,
         )  # fmt: skip
 
     def answer_by(self, app: Callable[..., Any], ready: Callable[[str], None], *, has_kernels: bool = True) -> None:
@@ -379,6 +390,31 @@ class _Process:
             ready=ready,
             has_kernels=has_kernels,
         )
+
+
+def _answering_door(
+    root: Path, process: _Process, followers: Followers, opened: contextlib.ExitStack
+) -> list[AnsweringDoor]:
+    """Makes the door that answers in the place of the brokers, not started; none where it is not set."""
+    settings = process.settings
+    if settings.follow.listen is None:
+        return []
+    host, _, port = settings.follow.listen.rpartition(":")
+    listening = opened.enter_context(_listen(host.strip("[]"), int(port), hint="follow.listen says where"))
+    process.control.check_listener(
+        listening.getsockname()[0],
+        hint="`tierlog token --rocketmq` makes an entry for access.tokens_file (docs/access.md)",
+    )
+    told = settings.rocketmq.model_copy(update={"advertise": settings.follow.advertise})
+    address = door_address(settings.model_copy(update={"rocketmq": told}), f"{host}:{listening.getsockname()[1]}")
+    credentials = credentials_of(settings.follow)
+    door = AnsweringDoor(
+        listening, settings, SystemClock(), brokers=followers.brokers, root=Path(root).absolute(),
+        fs=LocalFileSystem(), address=host_and_port(address), control=process.control,
+        credentials=lambda: credentials, tls=ServerTls.of(settings.serve),
+    )  # fmt: skip
+    print(f"tierlog: RocketMQ clients find the archive at {host_and_port(address)}", file=sys.stderr, flush=True)
+    return [door]
 
 
 def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: bool) -> None:

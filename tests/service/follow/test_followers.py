@@ -37,7 +37,7 @@ def followers_of(world: FollowerWorld, **brokers: ScriptedBroker) -> Followers:
 
 def test_each_broker_has_a_store_and_one_that_is_away_holds_up_no_other() -> None:
     world = FollowerWorld(broker_log(60))
-    near, far = world.broker, ScriptedBroker(broker_log(120), world, name="far")
+    near, far = ScriptedBroker(broker_log(60), world, name="near"), ScriptedBroker(broker_log(120), world, name="far")
     followers = followers_of(world, near=near, far=far)
     followers.open()
     near.refusal = UnavailableError("nobody listens")

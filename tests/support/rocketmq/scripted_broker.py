@@ -105,7 +105,7 @@ class _Source:
     def begin(self, offset: int) -> None:
         bounds = self.bounds()
         if not bounds.min_offset <= offset <= bounds.max_offset:
-            raise OffsetGoneError(offset, bounds)
+            raise OffsetGoneError.of(offset, bounds, path="broker")
         self._next = offset
 
     def read(self, wait_s: float) -> bytes:
