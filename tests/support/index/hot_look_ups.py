@@ -19,6 +19,7 @@ from tierlog.index.search.hot_lookup import HotKeys
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import TopicNotFoundError
 from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.format.generation import Generation
 from tierlog.tiering.format.record import RecordVersion, encode_record
 from tierlog.tiering.hot.commit_log import Segment
 from tierlog.tiering.hot.snapshot import HotSnapshot
@@ -91,4 +92,5 @@ def hot_keys_of(
         IndexFileEntry(IndexState.WRITING, place, reader.path, place * SEGMENT_BYTES, None, reader)
         for place, reader in enumerate(readers)
     )
-    return HotKeys("store", topic, snapshot, IndexSnapshot(writing=entries), NOTHING_ERASED)
+    everything = (Generation(1, topic, 0, 1 << 62),)
+    return HotKeys("store", everything, snapshot, IndexSnapshot(writing=entries), NOTHING_ERASED)
