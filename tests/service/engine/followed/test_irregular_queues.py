@@ -115,6 +115,7 @@ def test_options_of_a_topic_are_those_of_all_generations() -> None:
     store = world.open()
     log.log.feed(store)
     store.flush()
+    store._hot.dispatch()
     store.store.removal.configure("orders", hold=True)
     assert {topic.name: topic.hold for topic in store.store.topics()} == {"orders@1": True, "orders": True}
 
