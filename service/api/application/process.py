@@ -215,7 +215,7 @@ def follow(
             found.listen(app.changed)
             found.open(restore=restore)
             opened.callback(found.stop)
-            opened.callback(_last_resort, process.stopping)
+            opened.callback(process.stopping.begin)
             if several:
                 stores = LocalStores(
                     lambda: {broker.store_id: broker.store for broker in brokers}, SystemClock(),
