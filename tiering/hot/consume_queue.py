@@ -385,11 +385,13 @@ class ConsumeQueues:
         for low, high in pairwise([0, *wide.tolist(), len(rows)]):
             if low < high:
                 if int(offsets[low]) - at >= _NARROW:
-                    at = self._skip(topic, queue_id, queue, at, int(offsets[low]), units[low : low + 1])
+                    at = self._skip(
+                        topic, queue_id, queue, first=at, end=int(offsets[low]), following=units[low : low + 1]
+                    )
                 self._append_units(topic, queue_id, queue, at, with_gaps(units[low:high], offsets[low:high], at))
                 at = queue.next
 
-    def _skip(self, topic: Topic, queue_id: int, queue: _Queue, first: int, end: int, following: UnitArray) -> int:
+    def _skip(self, topic: Topic, queue_id: int, queue: _Queue, *, first: int, end: int, following: UnitArray) -> int:
         """Writes a wide gap ``[first, end)`` of a queue without the files that lie inside it; returns ``end``.
 
         The last of those is there if the gap ends with it: the file behind a hole begins with a unit of the gap.
