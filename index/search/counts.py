@@ -336,8 +336,7 @@ class _Counting:
             if failures:
                 self._fail(f"{part.store.store_id}/commitlog", failures[min(failures)])
             good = np.delete(units, [offset - start for offset in failures])
-            good = good[~is_gap(good)]["physical_offset"].astype(np.int64)
-            yield part.times.of(good, self._query.axis)
+            yield part.times.of(good["physical_offset"][~is_gap(good)].astype(np.int64), self._query.axis)
             start = queue.behind_gap(start + len(units))
 
     def _count_hot(self, part: _Part, found: IntervalHistogram) -> None:

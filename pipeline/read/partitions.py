@@ -37,6 +37,7 @@ from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.types import EVER, Tier, TimeRange
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import LogEntry
 from tierlog.tiering.format.sorted_segment import frames_of_seek_table
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -190,7 +191,7 @@ def _records_by_segment(store: PinnedStore, reader: ArchiveReader, predicate: Pr
     stored = None if predicate.stored == ANY else time_range_of(predicate.stored)
     from_offset = predicate.physical_offsets.first or 0
     for state in manifest.state(reader, head).topics:
-        if state.name not in (predicate.topics or ()):
+        if record_topic(state.name) not in (predicate.topics or ()):
             continue
         for piece in manifest.queue_row_pieces(reader, head, state.topic_id, stored=stored, from_offset=from_offset):
             rows = piece[predicate.may_match(piece)]
@@ -222,7 +223,8 @@ def plan_key_reads(
     if predicate.keys is None or any(_REPLACED in key for key in predicate.keys):
         return None
     topics = predicate.topics
-    known = [state.name for state in store.manifest.state(store.manifest.reader(), store.head).listed]
+    listed = store.manifest.state(store.manifest.reader(), store.head).listed
+    known = sorted({record_topic(state.name) for state in listed})
     keys = [(topic, key) for topic in known if topics is None or topic in topics for key in sorted(predicate.keys)]
     if len(keys) > MOST_KEYS:
         return None

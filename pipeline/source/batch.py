@@ -43,6 +43,7 @@ from tierlog.pipeline.read.views import keyed, projected, pulled_batch, shown_ms
 from tierlog.pipeline.source.options import SourceOptions, View
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.format.generation import record_topic
 
 _LOG = logging.getLogger(__name__)
 _MESSAGE_BYTES = 1 << 10
@@ -160,7 +161,7 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Itera
         above = _above(options, archive, store_id, int(stats["log_end"]))
         log_begin, task_bytes = int(stats["log_begin"]), options.partition_bytes or PART_BYTES
         for topic in client.topics():
-            if options.topics and topic.name not in options.topics:
+            if options.topics and record_topic(topic.name) not in options.topics:
                 continue
             for queue in topic.queues:
                 first = _first_at_or_above(client, topic.name, queue, above)
@@ -189,8 +190,8 @@ def _holes(
     """Yields the queue offsets below ``end`` that the archive lacks and whose messages may still be hot."""
     manifest, head = store.manifest, store.head
     reader = manifest.reader()
-    ids = [state.topic_id for state in manifest.state(reader, head).listed if state.name == topic]
-    for topic_id in ids:
+    found = manifest.state(reader, head).find(topic)
+    for topic_id in [] if found is None else [found.topic_id]:
         pieces = manifest.queue_row_pieces(
             reader, head, topic_id, queue.queue_id, backwards=True, from_offset=log_begin
         )

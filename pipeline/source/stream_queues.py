@@ -61,7 +61,9 @@ class ArchivedQueues:
         self._gaps = DeclaredGaps(self._manifest)
         self._firsts = FirstOffsets(self._manifest)
         self._fetcher = Fetcher(store_id, None, self._manifest)
+        #: By the names of entries, which no new generation changes, and what people call them.
         self._topics: Mapping[str, TopicState] = {}
+        self._shown: Mapping[str, str] = {}
         self._seen: tuple[int, dict[QueueKey, QueueBounds]] = (-1, {})
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
@@ -74,6 +76,7 @@ class ArchivedQueues:
     def _bounds(self, head: Head) -> dict[QueueKey, QueueBounds]:
         state = self._manifest.state(self._manifest.reader(), head)
         self._topics = {topic.name: topic for topic in state.listed}
+        self._shown = {topic.name: state.shown_name(topic) for topic in state.listed}
         found = {}
         for topic in state.listed:
             for queue_id in range(topic.queues):
@@ -102,7 +105,7 @@ class ArchivedQueues:
 
     def at_time(self, key: QueueKey, time_ms: int) -> int:
         """See :class:`StreamQueues`."""
-        return self._fetcher.offset_by_time(key.topic, key.queue_id, time_ms, Boundary.LOWER)
+        return self._fetcher.offset_by_time(self._shown[key.topic], key.queue_id, time_ms, Boundary.LOWER)
 
     def reach(self, wanted: QueueRange) -> int:
         """Returns the end of what the archive has of a range without a hole; its first offset if it has nothing of it.

@@ -9,6 +9,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from tierlog.tiering.base.errors import ForbiddenError
+from tierlog.tiering.format.generation import record_topic
 
 #: What to do about a missing right.
 ASK = "ask who runs this service"
@@ -34,7 +35,10 @@ class Caller:
         """Returns whether the caller may do ``scope``, to ``topic`` if one is given."""
         if scope not in self.scopes:
             return False
-        return topic is None or self.is_unlimited or any(fnmatchcase(topic, pattern) for pattern in self.topics)
+        if topic is None or self.is_unlimited:
+            return True
+        name = record_topic(topic)  # a right to a topic is one to all its generations
+        return any(fnmatchcase(name, pattern) for pattern in self.topics)
 
     @property
     def is_unlimited(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from tierlog.service.access.caller import every_topic
 from tierlog.service.cluster.table import ClusterTable, rendezvous
 from tierlog.service.cluster.table_view import TableView
-from tierlog.service.cluster.view import ClusterView
+from tierlog.service.cluster.view import ClusterView, StorePlace
 from tierlog.tiering.base.errors import ConflictError, UnavailableError
 
 Json = dict[str, Any]
@@ -32,6 +32,7 @@ def table_json(
             {
                 "store_id": store_id,
                 "url": entry.url,
+                "doors": dict(sorted(entry.doors.items())),
                 "epoch": entry.epoch,
                 "volume_id": entry.volume_id,
                 "closed": store_id in table.closed,
@@ -52,14 +53,15 @@ def cluster_json(view: ClusterView | None, own: str | None, shows: Callable[[str
     else:
         found = table_json(ClusterTable(), own=own)
     listed = {one["store_id"] for one in found["stores"]}
-    known = {place.store_id: place.url for place in view.stores()} if view is not None else {}
+    known = {place.store_id: place for place in view.stores()} if view is not None else {}
     if own is not None:
-        known.setdefault(own, "")
+        known.setdefault(own, StorePlace(own, ""))
     for store_id in sorted(known.keys() - listed):  # not entered yet, or of no table
+        place = known[store_id]
         found["stores"].append(
             {
-                "store_id": store_id, "url": known[store_id] or None, "epoch": None, "volume_id": None,
-                "closed": False, "is_own": store_id == own,
+                "store_id": store_id, "url": place.url or None, "doors": dict(sorted(place.doors.items())),
+                "epoch": None, "volume_id": None, "closed": False, "is_own": store_id == own,
             }
         )  # fmt: skip
     return found

@@ -86,7 +86,7 @@ def ranges_of(topics: Iterable[T], wanted: str) -> tuple[Generation, ...]:
     """Returns what a name stands for in the log, oldest first; nothing if there is no such topic."""
     found = generations_of(topics, record_topic(wanted))
     begins = [begin_of(each.name) for each in found]
-    ends = {each.name: end for each, end in zip(found, [*begins[1:], _NO_END], strict=True)}
+    ends = {each.name: end for each, end in zip(found, [*begins[1:], _NO_END], strict=False)}
     return tuple(
         Generation(each.topic_id, each.name, begin_of(each.name), ends[each.name]) for each in chosen(found, wanted)
     )

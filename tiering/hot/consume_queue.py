@@ -94,6 +94,12 @@ class QueueView:
             queue_offset = end
         return queue_offset
 
+    @property
+    def behind_prefill(self) -> int:
+        """The first queue offset that a message has, or a gap."""
+        file = next(iter(self.files.values()))
+        return self.first + int(is_prefill(file).argmin()) if is_prefill(file[0]) else self.first
+
     def is_prefilled(self, queue_offset: int) -> bool:
         """Whether the unit only fills the place of a message that was never in its file."""
         return bool(is_prefill(self.units(queue_offset, queue_offset + 1))[0])
@@ -380,11 +386,14 @@ class ConsumeQueues:
         for low, high in pairwise([0, *wide.tolist(), len(rows)]):
             if low < high:
                 if int(offsets[low]) - at >= _NARROW:
-                    at = self._skip(topic, queue_id, queue, at, int(offsets[low]), units[low : low + 1])
+                    behind = int(offsets[low])
+                    at = self._skip(topic, queue_id, queue, first=at, end=behind, following=units[low : low + 1])
                 self._append_units(topic, queue_id, queue, at, with_gaps(units[low:high], offsets[low:high], at))
                 at = queue.next
 
-    def _skip(self, topic: Topic, queue_id: int, queue: _Queue, first: int, end: int, following: UnitArray) -> int:
+    def _skip(
+        self, topic: Topic, queue_id: int, queue: _Queue, *, first: int, end: int, following: UnitArray
+    ) -> int:  # fmt: skip
         """Writes a wide gap ``[first, end)`` of a queue without the files that lie inside it; returns ``end``.
 
         The last of those is there if the gap ends with it: the file behind a hole begins with a unit of the gap.
@@ -502,12 +511,11 @@ class ConsumeQueues:
         if view is None:
             return []
         key = topic.topic_id, queue_id
-        reached, found = self._gaps.get(key, (view.first, []))
+        reached, found = self._gaps.get(key, (view.behind_prefill, []))
         while reached < view.next:
             behind = view.behind_gap(reached)
             if behind > reached:
-                found = [*found, (reached, behind)] if not view.is_prefilled(reached) else found
-                reached = behind
+                found, reached = [*found, (reached, behind)], behind
             reached = view.next_gap(reached)
         self._gaps[key] = view.next, found
         return [gap for gap in found if gap[0] >= view.first]

@@ -31,7 +31,7 @@ from tierlog.tiering.read.cold_queue import ColdQueue, archived_record, archived
 from tierlog.tiering.read.hot_queue import HotQueue, hot_record
 from tierlog.tiering.read.pull_batch import BatchCollector, Columns, PulledBatch
 from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords, RecordCollector
-from tierlog.tiering.read.pull_result import Collector, MessageCollector, PullExtent, PullResult, edge_of
+from tierlog.tiering.read.pull_result import MAX_MESSAGES, Collector, MessageCollector, PullExtent, PullResult, edge_of
 from tierlog.tiering.read.queue_replay import OpenReplays
 
 _HEAD_AGE_S = 2.0
@@ -141,7 +141,9 @@ class Fetcher:
                     return collector.nothing(PullStatus.NO_MATCHED_MESSAGE, behind, first, queue.end)
                 with _naming(topic, queue_id, offset):
                     return collector.from_hot(
-                        queue.until_gap(offset), self._known.current(), PullExtent(offset, first, queue.end, queue.end)
+                        queue.until_gap(offset, MAX_MESSAGES),
+                        self._known.current(),
+                        PullExtent(offset, first, queue.end, queue.end),
                     )
             assert self._manifest is not None
             border = queue.snapshot.border

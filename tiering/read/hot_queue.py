@@ -21,7 +21,6 @@ from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.message.stored_message import Messages, StoredMessage
 from tierlog.tiering.message.tags import TagFilter
-from tierlog.tiering.read.pull_result import MAX_MESSAGES
 
 _STEP = 256
 
@@ -108,9 +107,9 @@ class HotQueue:
         """Returns the first offset from ``offset`` on that no gap among the hot messages has."""
         return offset if self.shown is None else self.shown.behind_gap(offset)
 
-    def until_gap(self, offset: int) -> HotQueue:
-        """Returns the queue with the messages before the next gap, as far as a pull looks."""
-        return self if self.shown is None else replace(self, shown=self.shown.until_gap(offset, MAX_MESSAGES))
+    def until_gap(self, offset: int, most: int) -> HotQueue:
+        """Returns the queue with the messages before the next gap, if one is within so many offsets."""
+        return self if self.shown is None else replace(self, shown=self.shown.until_gap(offset, most))
 
     def raw_units(self, start: int, end: int) -> UnitArray:
         """Units of the offsets ``[start, end)``, as far as there are any; the caller compares them."""

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -153,7 +153,7 @@ def serve(
             ) as deliveries:
                 process.answer(engine, audit, cluster, ready, deliveries=deliveries)
         finally:
-            _last_resort(process.stopping)
+            process.stopping.begin()
             if cluster is not None:
                 cluster.stop()
             engine.close()
@@ -215,7 +215,7 @@ def follow(
             found.listen(app.changed)
             found.open(restore=restore)
             opened.callback(found.stop)
-            opened.callback(_last_resort, process.stopping)
+            opened.callback(process.stopping.begin)
             if several:
                 stores = LocalStores(
                     lambda: {broker.store_id: broker.store for broker in brokers}, SystemClock(),
@@ -255,7 +255,7 @@ def serve_querier(
             engine.start()
             process.answer(engine, None, engine.cluster, ready)
         finally:
-            _last_resort(process.stopping)
+            process.stopping.begin()
             engine.close()
 
     _serve(settings, run, forwards=True)
@@ -280,7 +280,7 @@ def serve_gateway(
                 app = gateway_app(opened, process.settings, process.control, process.connections)
                 process.answer_by(app, lambda _: ready(where), has_kernels=False)
         finally:
-            _last_resort(process.stopping)
+            process.stopping.begin()
 
     only_grpc = settings.rocketmq.model_copy(update={"listen": None})
     _serve(settings.model_copy(update={"rocketmq": only_grpc}), run, forwards=False)
@@ -336,6 +336,25 @@ def _may_read(request: Request, control: AccessControl) -> bool:
     return not control.is_on if caller is None else caller.may(Scope.READ)
 
 
+class _Stopping(threading.Event):
+    """Set at the first stop. From then on the process ends in time, whatever hangs, unless all has ended before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_resort = threading.Timer(_EXIT_S, _give_up)
+        self._last_resort.daemon = True
+
+    def begin(self) -> None:
+        """The stop has begun; idempotent."""
+        if not self.is_set():
+            self.set()
+            self._last_resort.start()
+
+    def end(self) -> None:
+        """Everything has ended: who called this in a process of its own goes on."""
+        self._last_resort.cancel()
+
+
 @dataclass(frozen=True, slots=True)
 class _Process:
     """The parts of a process that answers requests, whatever it answers from."""
@@ -345,7 +364,7 @@ class _Process:
     tls: ServerTls | None
     tracer: Tracer
     listener: socket.socket
-    stopping: threading.Event
+    stopping: _Stopping
     connections: Connections
     doors: Doors
 
@@ -419,7 +438,7 @@ def _answering_door(
 
 def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: bool) -> None:
     configure_logs(settings.log)
-    stopping = threading.Event()
+    stopping, threads = _Stopping(), set(threading.enumerate())
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     try:
         # the port first: of two services started by mistake, the second touches nothing
@@ -450,6 +469,8 @@ def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: boo
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if not _hanging(threads):
+            stopping.end()
     _end_if_threads_hang()
 
 
@@ -539,7 +560,7 @@ class _Server(HttpServer):
         *,
         connections: Connections,
         settings: ServeSettings,
-        stopping: threading.Event,
+        stopping: _Stopping,
         started: Callable[[], None],
         tls: ServerTls | None,
     ) -> None:
@@ -549,7 +570,7 @@ class _Server(HttpServer):
         self._announce = started
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        _last_resort(self._stopping)
+        self._stopping.begin()
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
@@ -570,7 +591,7 @@ def _answer(
     connections: Connections,
     tls: ServerTls | None,
     listener: socket.socket,
-    stopping: threading.Event,
+    stopping: _Stopping,
     ready: Callable[[str], None],
     has_kernels: bool,
 ) -> None:
@@ -626,27 +647,20 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     """Ignores a signal; SIG_IGN would be inherited by children."""
 
 
-def _last_resort(stopping: threading.Event) -> None:
-    """Starts a timer at the first stop: whatever hangs, the process ends in time."""
-    if not stopping.is_set():
-        stopping.set()
-        timer = threading.Timer(_EXIT_S, _give_up)
-        timer.daemon = True
-        timer.start()
-
-
 def _give_up() -> None:
     print("tierlog: closing took too long, leaving as after a kill", file=sys.stderr, flush=True)
     os._exit(FAILED)
 
 
+def _hanging(others: Collection[threading.Thread]) -> list[threading.Thread]:
+    """Returns the threads beside these and the main one for which Python would wait at its end."""
+    mine = (thread for thread in threading.enumerate() if thread not in others)
+    return [thread for thread in mine if thread is not threading.main_thread() and not thread.daemon]
+
+
 def _end_if_threads_hang() -> None:
     """Leaves without waiting for threads that a dead object store holds; the store is closed by now."""
-    hanging = [
-        thread
-        for thread in threading.enumerate()
-        if thread is not threading.main_thread() and not thread.daemon and thread.is_alive()
-    ]
+    hanging = _hanging(())
     for thread in hanging:
         thread.join(0.5)
     for handler in logging.getLogger().handlers:  # lines of the last turn of an event loop may still wait

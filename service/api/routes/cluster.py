@@ -38,6 +38,7 @@ class ClusterStoreOut(BaseModel):
 
     store_id: str
     url: str | None = Field(description="where its node answers; null for a service that is in no cluster")
+    doors: dict[str, str] = Field(description="where clients of RocketMQ reach it, `host:port` by protocol")
     epoch: int | None = Field(
         ge=0, description="counts the owners of its archive; null: not entered in the table, or not yet"
     )

@@ -24,7 +24,7 @@ from tierlog.service.engine.removal import TopicChanges
 from tierlog.service.engine.store import Store
 from tierlog.service.wire.documents import file_json, topic_json
 from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
-from tierlog.tiering.message.batch import validate_topic
+from tierlog.tiering.message.batch import validate_topic, validate_topic_or_generation
 
 router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
 
@@ -44,7 +44,7 @@ def topics(caller: TheCaller, engine: TheReader) -> JSONResponse:
 def topic(topic: TopicName, caller: TheCaller, engine: TheReader) -> JSONResponse:
     """One topic."""
     caller.check(Scope.READ, topic)
-    return JSONResponse(topic_json(engine.topic(validate_topic(topic))))
+    return JSONResponse(topic_json(engine.topic(validate_topic_or_generation(topic))))
 
 
 @router.put(

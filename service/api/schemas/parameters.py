@@ -16,7 +16,7 @@ from tierlog.tiering.base.types import END_OF_TIME_MS
 from tierlog.tiering.hot.consumer_groups import GROUP_PATTERN, validate_group
 from tierlog.tiering.hot.identity import STORE_ID_PATTERN, validate_known_store_id
 from tierlog.tiering.lifecycle.tombstones import TOMBSTONE_ID_PATTERN
-from tierlog.tiering.message.batch import KEY_PATTERN, MAX_QUEUES, TOPIC_PATTERN, validate_topic
+from tierlog.tiering.message.batch import KEY_PATTERN, MAX_QUEUES, TOPIC_PATTERN, validate_topic_or_generation
 from tierlog.tiering.message.stored_message import MESSAGE_ID_PATTERN, offset_in_message_id
 
 #: Of a queue; every reader of JSON reads whole numbers up to here as they are.
@@ -160,7 +160,12 @@ def _path(description: str, check: Callable[[str], str], pattern: str, example: 
 
 
 #: Parts of a path.
-TopicName = Annotated[str, *_path("name of the topic", validate_topic, TOPIC_PATTERN, "orders")]
+TopicName = Annotated[
+    str, *_path(
+        "name of the topic, or orders@1 for the oldest of its generations",
+        validate_topic_or_generation, f"(?:{TOPIC_PATTERN})(?:@[0-9]+)?", "orders",
+    ),
+]  # fmt: skip
 GroupName = Annotated[str, *_path("name of the consumer group", validate_group, GROUP_PATTERN, "billing")]
 MemberId = Annotated[str, *_path("from the answer to the join", _member, _MEMBER_ID, "00f1e2d3c4b5a697")]
 ReceiptId = Annotated[str, *_path("from the answer to an erasure", _receipt, TOMBSTONE_ID_PATTERN, "5a697c4b00f1e2d3")]

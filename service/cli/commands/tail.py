@@ -225,9 +225,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Returns exit code 0 with messages, 1 without any; Ctrl-C is how --follow ends, so it is no failure."""
-    from tierlog.tiering.message.batch import validate_topic
+    from tierlog.tiering.message.batch import validate_topic_or_generation
 
-    validate_topic(arguments.topic)
+    validate_topic_or_generation(arguments.topic)
     _check_numbers(arguments)
     if arguments.follow and arguments.url is None:
         raise InvalidRequestError("--follow needs --url", hint="a store that is open here gets no new messages")

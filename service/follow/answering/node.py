@@ -46,7 +46,7 @@ from tierlog.service.rocketmq.remoting.handlers import (
     offsets,
     pulling,
 )
-from tierlog.service.rocketmq.remoting.handlers.topic_tools import stored_ms
+from tierlog.service.rocketmq.remoting.handlers.topic_tools import stored_ms, topic_config
 from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.topics import TRACE_TOPIC, is_system_topic
@@ -282,6 +282,18 @@ def broker_config(call: NodeCall) -> RemotingAnswer:
     cluster = next((one.cluster for one in call.broker.brokers() if one.cluster), "")
     found = {"brokerClusterName": cluster, "brokerId": SLAVE_ID, "brokerName": look_up_name(cluster)}
     return RemotingAnswer(body="".join(f"{name}={value}\n" for name, value in found.items()).encode())
+
+
+@declare(ANSWERS, RequestCode.GET_TOPIC_CONFIG, lane=CallLane.READ)
+def one_topic_config(call: NodeCall) -> RemotingAnswer:
+    """Answers with a topic as nameservers are told of it; `topicStatus` asks every broker of the topic."""
+    said, node = call.text("topic"), call.broker
+    topic = said.removeprefix(PREFIX)
+    call.caller.check(Scope.READ, topic)
+    queues = len(list(_queues(node, said)))
+    if not queues and all(store.find_queues(said) is None for store in node.stores().values()):
+        raise TopicNotFoundError(f"no topic {said[:300]!r} in this broker")
+    return RemotingAnswer.of_json({**topic_config(said, queues or 1), "perm": READ if queues else NOTHING})
 
 
 @declare(ANSWERS, RequestCode.GET_TOPIC_STATS_INFO, lane=CallLane.READ)

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.java)
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(900))
 
 
 def _built(program: ClientProgram) -> Path:
@@ -62,7 +62,7 @@ def begin(nameservers: Callable[[str], str], client: RealClient, tmp_path: Path)
 
         def run(version: str = NEWEST, **settings: object) -> Cluster:
             address = nameservers(version)
-            broker = RealBroker(_built(SERVERS[version]), tmp_path / "broker", address, **settings)
+            broker = RealBroker(_built(SERVERS[version]), tmp_path / "broker", address, settings)
             running.callback(broker.close)
             broker.start()
             return Cluster(broker, RealClient(client.program, address))

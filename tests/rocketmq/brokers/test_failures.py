@@ -1,4 +1,4 @@
-"""A broker is killed, loses the end of its log or all of it, removes what is not here; a bucket refuses everything."""
+"""A broker is killed, loses the end of its log or all of it; a bucket refuses everything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.rocketmq.brokers.conftest import Begin
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.rocketmq.following import Following, check_messages, differing
 from tests.support.rocketmq.real_brokers import CLOCK, until
-from tierlog.index.search.query import Query
 from tierlog.service.follow.followed_broker import FollowState
 from tierlog.tiering.objects.memory import MemoryObjectStore
 
@@ -46,34 +45,6 @@ def test_a_broker_that_was_killed_and_lost_the_end_of_its_log_is_followed_on(
                     follower.reach(broker.bounds().max_offset)
                     assert differing(follower.root, broker) == []
                     check_messages(follower.store, sent, seed=SEED)
-
-
-def test_what_a_broker_removed_while_its_follower_was_away_is_a_gap_that_answers_name(
-    begin: Begin, tmp_path: Path
-) -> None:
-    cluster = begin()
-    broker = cluster.broker
-    before = cluster.flood(count=2000).end()
-    with Following(tmp_path, broker, "away") as follower:
-        follower.reach(broker.bounds().max_offset)
-        end = follower.broker.end
-    lost = cluster.flood(count=8000).end()
-    begin_again = cluster.remove_segments()
-    from_ms = CLOCK.now_ms()
-    with Following(tmp_path, broker, "away") as follower:
-        follower.reach(broker.bounds().max_offset)
-        after = cluster.flood(count=2000).end()
-        follower.reach(broker.bounds().max_offset)
-        assert follower.broker.gap_bytes == begin_again - end
-        assert differing(follower.root, broker) == []
-        kept = [each for each in lost if each.physical_offset >= begin_again]
-        for some in (before, kept, after):
-            check_messages(follower.store, some, seed=SEED)
-        missing = next(each for each in lost if end < each.physical_offset < begin_again)
-        answer = follower.store.query(Query(topic=missing.topic, key=missing.key))
-        assert (answer.messages, answer.coverage.complete) == ([], False)
-        answer = follower.store.query(Query(topic=missing.topic, key=missing.key, from_ms=from_ms))
-        assert (answer.messages, answer.coverage.complete) == ([], True)
 
 
 def test_while_a_bucket_refuses_everything_the_log_goes_on_and_the_archive_catches_up(

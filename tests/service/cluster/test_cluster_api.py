@@ -39,7 +39,7 @@ class World:
         view = join_cluster(self.engine, SETTINGS)
         assert view is not None
         self.view = view
-        own = OwnNode("b", "http://b:8080", "v", lambda: 1)
+        own = OwnNode("b", "http://b:8080", "v", lambda: 1, doors={"remoting": "b:9876", "grpc": "b:8081"})
         self.other = TableView(objects, SystemClock(), SystemRandomness(), refresh_ms=1_000, own=own)
         for one in (self.view, self.other, self.view):
             one.look()
@@ -72,6 +72,7 @@ def test_everybody_is_told_who_is_there(world: World) -> None:
         ("a", "http://a:8080", False, True), ("b", "http://b:8080", False, False),
     ]  # fmt: skip
     assert told["stores"][0]["epoch"] == 1
+    assert [one["doors"] for one in told["stores"]] == [{}, {"grpc": "b:8081", "remoting": "b:9876"}]
 
 
 def test_a_route_is_obeyed_at_once_here_and_soon_elsewhere(world: World) -> None:
@@ -128,6 +129,7 @@ def test_a_store_that_is_alone_tells_of_itself_and_has_nothing_to_change(tmp_pat
         client = ApiClient(create_app(engine, settings))
         told = client.request("GET", "/v1/cluster").json()
         assert [(one["store_id"], one["url"], one["is_own"]) for one in told["stores"]] == [("lone", None, True)]
+        assert told["stores"][0]["doors"] == {}
         assert (told["version"], told["age_ms"]) == (0, None)
         home = client.request("GET", "/v1/cluster/topics/orders").json()
         assert home == {"topic": "orders", "store_id": "lone", "url": None, "is_routed": False}

@@ -92,6 +92,5 @@ def hot_keys_of(
         IndexFileEntry(IndexState.WRITING, place, reader.path, place * SEGMENT_BYTES, None, reader)
         for place, reader in enumerate(readers)
     )
-    return HotKeys(
-        "store", [Generation(1, topic, 0, 1 << 62)], snapshot, IndexSnapshot(writing=entries), NOTHING_ERASED
-    )
+    everything = (Generation(1, topic, 0, 1 << 62),)
+    return HotKeys("store", everything, snapshot, IndexSnapshot(writing=entries), NOTHING_ERASED)

@@ -81,6 +81,7 @@ class Node:
     flags: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    command: str = "serve"
 
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -114,8 +115,8 @@ class Node:
     def begin(self) -> None:
         """Begin without waiting."""
         command = [
-            sys.executable, "-m", "tierlog.service.main", "serve", "--cold", self.cold_url, "--port", str(self.port),
-            *self._role(), *self.flags,
+            sys.executable, "-m", "tierlog.service.main", self.command, "--cold", self.cold_url,
+            "--port", str(self.port), *self._role(), *self.flags,
         ]  # fmt: skip
         environment = {
             **os.environ, "TIERLOG_S3_ENDPOINT": self.endpoint_url, "TIERLOG_CLUSTER_REFRESH_MS": "500",

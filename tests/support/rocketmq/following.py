@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.support.rocketmq.real_brokers import Acknowledged, RealBroker, until
+from tests.support.processes.nodes import Node
+from tests.support.rocketmq.real_brokers import SEGMENT_BYTES, Acknowledged, RealBroker, until
 from tierlog.index.search.query import Query
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
@@ -19,14 +22,56 @@ from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 
+STORE_ID = "followed"
+
 
 def settings_for(broker: RealBroker, **follow: object) -> Settings:
-    """Of a follower that waits for nothing longer than it has to."""
-    named = {
+    """Of a follower of this broker."""
+    named = _as_soon_as_possible(broker, follow)
+    return Settings.load(overrides={f"follow.{name}": value for name, value in named.items()})
+
+
+def _as_soon_as_possible(broker: RealBroker, follow: Mapping[str, object]) -> dict[str, object]:
+    """Settings of a follower that waits for nothing longer than it has to."""
+    return {
         "namesrv": broker.nameserver, "broker": broker.name, "retry_ms": 50, "max_retry_ms": 500,
         "tail_interval_ms": 1000, "copy_interval_ms": 1000, **follow,
     }  # fmt: skip
-    return Settings.load(overrides={f"follow.{name}": value for name, value in named.items()})
+
+
+class FollowProcess(Node):
+    """``tierlog follow`` beside one broker, killed and begun again as any node."""
+
+    def __init__(self, folder: Path, broker: RealBroker, **follow: object) -> None:
+        named = _as_soon_as_possible(broker, follow)
+        settings = {f"TIERLOG_FOLLOW_{name.upper()}": str(value) for name, value in named.items()}
+        super().__init__(
+            folder / "root", f"file://{folder / 'cold'}", "", ("--store-id", STORE_ID), settings, command="follow"
+        )  # fmt: skip
+
+    def _own_settings(self) -> dict[str, str]:
+        return {}  # it is in no cluster of ours
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """Samples of a metric by their labels, as they are written."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line.rpartition(" ") for line in lines if line.startswith((f"{name}{{", f"{name} "))]
+        return {labels.removeprefix(name): float(value) for labels, _, value in found}
+
+    def reach(self, end: int) -> None:
+        """Wait until all of the broker's log below is durable here."""
+
+        def is_there() -> bool:
+            segments = StorePaths(self.root / STORE_ID).commitlog
+            newest = max((int(path.name) for path in segments.iterdir() if path.name.isdigit()), default=0)
+            try:
+                lag = self.metrics("tierlog_follow_lag_bytes")
+            except urllib.error.HTTPError:  # its store is closed for a moment
+                return False
+            return sum(lag.values()) == 0 and bool(lag) and newest >= end - 1 - (end - 1) % SEGMENT_BYTES
+
+        until(is_there, lambda: f"{end} is followed: {self.said()}")
 
 
 class Following:

@@ -18,6 +18,7 @@ from tierlog.tiering.base.types import TimeAxis, TimeBounds, TimeRange
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.format.compression import decompress
 from tierlog.tiering.format.filler import Filler, decode_filler, is_filler
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.manifest import LogEntry
 from tierlog.tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record
 from tierlog.tiering.format.section import JsonObject, PageRef, SectionHead, decode_head, read_page
@@ -193,12 +194,16 @@ class SegmentReader:
         """Rows of records in queues, of these topics (None: of all), that ``choose`` marks, in the order of records."""
         for page in self._head("directory", MAGIC_DIRECTORY).pages:
             first, last = page.info["first"][0].encode(), page.info["last"][0].encode()
-            if topics is not None and not any(first <= topic.encode() <= last for topic in topics):
+            # a topic's generations follow each other, see tiering.format.generation
+            if topics is not None and not any(
+                first <= f"{topic}@:".encode() and topic.encode() <= last for topic in topics
+            ):
                 continue
-            wanted = pc.field("first_queue_offset") >= 0
+            wanted, rows = pc.field("first_queue_offset") >= 0, self._directory_page(page)
             if topics is not None:
-                wanted &= pc.field("topic").isin(sorted(topics))
-            table = self._directory_page(page).filter(wanted)
+                names = rows["topic"].unique().to_pylist()
+                wanted &= pc.field("topic").isin([name for name in names if record_topic(name) in topics])
+            table = rows.filter(wanted)
             yield from _rows(table.filter(pa.array(choose(table))))
 
     def directory_pages(self) -> Iterator[tuple[PageRef, list[DirectoryRow]]]:

@@ -8,9 +8,11 @@ from random import Random
 import pytest
 
 from tests.support.stores.followed import FollowedWorld
-from tests.support.stores.irregular import Sent, compare, irregular_log, pulled, random_records, sent
+from tests.support.stores.irregular import Sent, compare, irregular_log, numbers, pulled, random_records, sent
 from tierlog.index.search.query import Query
+from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.message.batch import Message
 
 
 def test_a_jump_is_a_gap_that_a_pull_passes() -> None:
@@ -45,6 +47,77 @@ def test_a_topic_that_begins_again_is_another_generation() -> None:
     compare(store.store, log)
     assert pulled(store.store, "orders@1", 1) == {0: 3, 1: 4}
     assert store.store.check() == []
+
+
+def test_a_generation_that_the_disk_forgot_is_forgotten() -> None:
+    first, again = sent("orders", 0, range(9)), sent("orders", 0, (0, 1), 9)
+    log, world = irregular_log([*first, *again]), FollowedWorld()
+    store = world.open()
+    log.log.feed(store, end=log.records[9].at)
+    store.flush()
+    store._hot.topics.begin_generation("orders", log.records[9].at)  # killed before the log is durable there
+    store = world.open()
+    assert [topic.name for topic in store._hot.topics.all()] == ["orders"]
+    other = irregular_log([*first, *sent("orders", 0, (9, 10), 9)])
+    other.log.feed(store)
+    store.flush()
+    compare(store.store, other)
+
+
+def test_an_erasure_by_name_is_of_all_generations() -> None:
+    records = [*sent("orders", 0, (0, 1, 2)), *sent("orders", 0, (0, 1), 3)]
+    log, world = irregular_log(records), FollowedWorld()
+    store = world.open()
+    log.log.feed(store)
+    store.archive_all()
+    for number in (1, 4):
+        store.store.removal.erase(Query("orders", f"key-{number}"))
+    assert numbers(store.store.query(Query("orders"))) == [0, 2, 3]
+    assert pulled(store.store, "orders@1", 0) == {0: 0, 2: 2}
+    assert pulled(store.store, "orders", 0) == {0: 3}
+
+
+def test_a_generation_is_not_deleted_alone() -> None:
+    records = [*sent("orders", 0, (0, 1, 2)), *sent("orders", 0, (0, 1), 3)]
+    log, world = irregular_log(records), FollowedWorld()
+    store = world.open()
+    log.log.feed(store)
+    store.flush()
+    store.promote()
+    with pytest.raises(InvalidRequestError, match="deleted together"):
+        store.store.removal.delete_topic("orders@1")
+    store.store.removal.delete_topic("orders")
+    for name in ("orders", "orders@1", "orders@2"):
+        with pytest.raises(TopicNotFoundError):
+            store.store.pull(name, 0, 0, 1)
+    assert store.store.topics() == []
+
+
+def test_a_promoted_store_goes_on_in_the_current_generation() -> None:
+    records = [*sent("orders", 0, (0, 1, 5)), *sent("orders", 0, (0, 3), 3)]
+    log, world = irregular_log(records), FollowedWorld()
+    store = world.open()
+    log.log.feed(store)
+    store.flush()
+    store.promote()
+    (appended,) = store.store.append([Message("orders", b"message 9", queue_id=0)])
+    assert appended.queue_offset == 4
+    store.close()
+    ordinary = world.ordinary().open()
+    assert pulled(ordinary, "orders", 0) == {0: 3, 3: 4, 4: 9}
+    assert pulled(ordinary, "orders@1", 0) == {0: 0, 1: 1, 5: 2}
+    assert ordinary.check() == []
+
+
+def test_options_of_a_topic_are_those_of_all_generations() -> None:
+    records = [*sent("orders", 0, (0, 1, 2)), *sent("orders", 0, (0, 1), 3)]
+    log, world = irregular_log(records), FollowedWorld()
+    store = world.open()
+    log.log.feed(store)
+    store.flush()
+    store._hot.dispatch()
+    store.store.removal.configure("orders", hold=True)
+    assert {topic.name: topic.hold for topic in store.store.topics()} == {"orders@1": True, "orders": True}
 
 
 @pytest.mark.parametrize("seed", range(12))

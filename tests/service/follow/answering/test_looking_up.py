@@ -176,6 +176,8 @@ def test_tools_that_ask_every_broker_of_a_topic_get_an_empty_part_and_no_error(t
         topic = {"topic": "orders"}
         assert client.document(RequestCode.GET_TOPIC_STATS_INFO, topic)["offsetTable"] == {}
         assert client.document(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", **topic})["offsetTable"] == {}
+        assert client.document(RequestCode.GET_TOPIC_CONFIG, topic)["perm"] == 0
+        assert client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "none"}).code == ResponseCode.TOPIC_NOT_EXIST
         reset = {"group": "g", "timestamp": 0, "isForce": True, **topic}
         assert client.document(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)["offsetTable"] == {}
         assert client.document(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g"})["topicList"] == []

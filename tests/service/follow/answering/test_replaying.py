@@ -90,6 +90,8 @@ def test_offsets_and_times_are_those_of_the_queue(tmp_path: Path) -> None:
         assert records[at].store_ms == records[12].store_ms
         first = client.done(RequestCode.GET_EARLIEST_MSG_STORETIME, place).fields["timestamp"]
         assert first == str(records[0].store_ms)
+        config = client.document(RequestCode.GET_TOPIC_CONFIG, {"topic": _TOPIC})
+        assert (config["perm"], config["readQueueNums"]) == (4, 2)
         stats = client.done(RequestCode.GET_TOPIC_STATS_INFO, {"topic": _TOPIC}).body.decode()
         assert stats.count('"maxOffset":30') == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -157,6 +158,8 @@ def test_a_gateway_beyond_the_loopback_needs_callers(tmp_path: Path) -> None:
 )
 def test_a_gateway_that_is_not_for_one_service_or_listens_nowhere_is_wrong_use(flags: list[str]) -> None:
     assert main(["serve", "--role", "gateway", *flags]) == WRONG_USE
+    last_resorts = [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
+    assert all(one.finished.is_set() for one in last_resorts), "whoever called it would be ended in nine seconds"
 
 
 def ended(client: GrpcClient, name: str, resolution: int) -> int:
