@@ -90,7 +90,7 @@ class ColdRepair:
             segment=closed[0],
             epoch=head.epoch,
             tombstones=gone,
-            places=places_of(hot, closed[0], topics, head),
+            places=places_of(hot, self._manifest, closed[0], topics, head),
         )
         self._manifest.commit_other(ManifestChange(log=(new,), remove=(entry,), begun_s=begun_s))
         return f"archived again from the hot copy, as {new.key}"

@@ -86,7 +86,7 @@ class Archiver:
             tombstones = (*head.tombstones, *self._deleted())
             left_out = {tombstone.topic for tombstone in tombstones}
             left_out -= {topic.record_topic for topic in topics if topic.hold}
-            places = places_of(self._hot, segment, topics, head)
+            places = places_of(self._hot, self._manifest, segment, topics, head)
             try:
                 entry = upload_segment(
                     self._manifest,
@@ -123,7 +123,9 @@ class Archiver:
         return store_gaps(self._manifest, head, merged_gaps(before, found), self._randomness)
 
 
-def places_of(hot: HotStore, segment: Segment, topics: Sequence[Topic], head: Head) -> QueuePlaces | None:
+def places_of(
+    hot: HotStore, manifest: ManifestStore, segment: Segment, topics: Sequence[Topic], head: Head
+) -> QueuePlaces | None:
     """Returns what follows the queues through a segment that a broker wrote; None for one of our own.
 
     A queue of which the archive has nothing begins at 0 if everything before it is known: the log from its
@@ -133,17 +135,32 @@ def places_of(hot: HotStore, segment: Segment, topics: Sequence[Topic], head: He
         return None
     ends: dict[tuple[int, int], int] = {}
     for topic in topics:
-        for queue_id, view in hot.queue_views(topic).items():
+        views = hot.queue_views(topic)
+        for queue_id, view in views.items():
             end = view.first_at_or_above(segment.base_offset)
             if end > view.first and not view.is_prefilled(end - 1):
                 ends[topic.topic_id, queue_id] = end
         for queue_id, start in topic.starts.items():
-            if start:
-                ends.setdefault((topic.topic_id, queue_id), start)
+            if start and (topic.topic_id, queue_id) not in ends:
+                known = views.get(queue_id)
+                # files go with the messages that they list, so what the first one has may not be the first message
+                may_lack = known is not None and known.first > start and not known.is_prefilled(known.first)
+                archived = _archived_end(manifest, head, topic.topic_id, queue_id) if may_lack else 0
+                ends[topic.topic_id, queue_id] = max(start, archived)
     is_whole = head.cold_min == 0
     firsts = [0 if is_whole or is_numbered(topic.name) else UNKNOWN for topic in topics]
     ids = np.array([topic.topic_id for topic in topics], np.int32)
     return QueuePlaces(ends, ids, np.array(firsts, np.int64))
+
+
+def _archived_end(manifest: ManifestStore, head: Head, topic_id: int, queue_id: int) -> int:
+    """Returns the offset behind the last message of a queue that is archived behind the log's last gap; 0 for none."""
+    begin = head.lost[-1].next if head.lost else 0
+    for rows in manifest.queue_row_pieces(manifest.reader(), head, topic_id, backwards=True, from_offset=begin):
+        mine = rows[rows["queue_id"] == queue_id]
+        if len(mine):
+            return int((mine["first_queue_offset"] + mine["count"]).max())
+    return 0
 
 
 def upload_segment(
