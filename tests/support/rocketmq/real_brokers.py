@@ -25,8 +25,9 @@ CLUSTER = "DefaultCluster"
 #: For whatever a broker does by itself, in its own time; a machine that is busy needs it to start one.
 LIMIT_S = 180.0
 #: Compiled quickly, as each lives for seconds.
-_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _OPTIONS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
     "-XX:MaxDirectMemorySize=256m",
     # the test machine's disk is nobody's business here
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
@@ -76,16 +77,13 @@ def acknowledged(file: Path) -> list[Acknowledged]:
 class RealBroker:
     """A broker of one version; it may be begun again on its directory, at the same addresses."""
 
-    def __init__(
-        self, built: Path, folder: Path, nameserver: str, settings: Mapping[str, object], *, is_quick: bool = True
-    ) -> None:
-        """``settings`` count instead of the tests'; ``is_quick``: to start, and not to run."""
+    def __init__(self, built: Path, folder: Path, nameserver: str, settings: Mapping[str, object]) -> None:
+        """``settings`` count instead of the tests'."""
         self.folder = folder
         self.name = fresh("broker")
         self.nameserver = nameserver
         folder.mkdir(parents=True, exist_ok=True)
         self._built = built
-        self._options = _QUICK if is_quick else ()
         self._port = _port_with_room_below()
         self.address = f"127.0.0.1:{self._port}"
         self.ha_address = f"127.0.0.1:{free_port()}"
@@ -142,7 +140,7 @@ class RealBroker:
         properties = self.folder / "broker.conf"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(properties))
-        self._program = self._running.enter_context(_server(self._built, self.folder, arguments, self._options))
+        self._program = self._running.enter_context(_server(self._built, self.folder, arguments))
         self._program.ask("up?", limit_s=LIMIT_S)
         until(self._registered, lambda: "the broker is at the nameserver")
 
@@ -244,16 +242,14 @@ def nameserver(built: Path, folder: Path) -> Iterator[str]:
     properties = folder / "namesrv.conf"
     properties.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
     arguments = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(properties))
-    with _server(built, folder, arguments, _QUICK, heap="128m") as program:
+    with _server(built, folder, arguments, heap="128m") as program:
         program.ask("up?", limit_s=LIMIT_S)
         yield f"127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
-def _server(
-    built: Path, folder: Path, arguments: tuple[str, ...], more: tuple[str, ...], *, heap: str = "512m"
-) -> Iterator[LineProgram]:
-    options = (*_OPTIONS, *more, f"-Drocketmq.home.dir={folder}")
+def _server(built: Path, folder: Path, arguments: tuple[str, ...], *, heap: str = "512m") -> Iterator[LineProgram]:
+    options = (*_OPTIONS, f"-Drocketmq.home.dir={folder}")
     with java_program(class_path(built), "Server", folder, heap=heap, arguments=arguments, options=options) as program:
         yield program
 
