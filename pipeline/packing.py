@@ -19,7 +19,9 @@ from pathlib import Path
 #: Folders of the package ``tierlog``; executors serve nothing.
 FOLDERS = ("index", "pipeline", "tiering")
 #: Distributions that those packages import; what these need is found by their metadata.
-LIBRARIES = ("boto3", "numba", "numpy", "pyarrow", "rich", "sortedcontainers", "urllib3", "xxhash", "zstandard")
+LIBRARIES = (
+    "boto3", "numba", "numpy", "orjson", "pyarrow", "rich", "sortedcontainers", "urllib3", "xxhash", "zstandard",
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _LEFT_OUT = ("__pycache__", "tests", "include")
 

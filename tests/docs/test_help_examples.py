@@ -19,8 +19,10 @@ import pytest
 from tests.support.docs.shell import Shell
 from tests.support.objects.real_s3 import free_port
 from tests.support.processes.nodes import ask
+from tests.support.rocketmq.fake_cluster import cluster_of
 from tests.support.rocketmq.golden import unpack
 from tests.support.stores.engines import tiny_settings
+from tests.support.stores.followed import BrokerLog, broker_log
 from tierlog.index.search.query import Query
 from tierlog.service import main
 from tierlog.service.engine.store import Store
@@ -48,6 +50,7 @@ _BEGIN_MS = parse_time("2026-03-01T10:00:00Z")
 #: What goes on until it is stopped: what it says when it is ready, and how people end it.
 _LASTING = {
     r"\btierlog serve\b": (("serving http", "querying at http", "gateway at"), signal.SIGTERM),
+    r"\btierlog follow\b": (("following",), signal.SIGTERM),
     r" (-f|--follow)\b": (("message_id",), signal.SIGINT),
 }
 #: Commands about a cluster; all others see the archive of one store.
@@ -62,6 +65,8 @@ class World:
     kept: Path
     message_id: str
     tombstone_id: str
+    nameserver: str
+    """Of a cluster with one broker, ``broker-a``, whose log is in ``followed`` as well."""
 
     def renew(self) -> None:
         """Undo what examples have done."""
@@ -78,6 +83,9 @@ class World:
             ("/var/lib/rocketmq/store", f"{self.folder}/broker"),
             ("/mnt/broker-a/store", f"{self.folder}/broker"),
             ("/mnt/archive", f"{self.folder}/adopted"),
+            ("/data/rocketmq/store", f"{self.folder}/followed"),
+            ("10.0.0.1:9876", self.nameserver),
+            ("127.0.0.1:9876", self.nameserver),
             ("1073741824", str(_SEGMENT_BYTES)),
             ("source ~/.tierlog.tcsh", "test -s ~/.tierlog.tcsh"),
         ):
@@ -87,7 +95,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Made once: stores with months behind them, a broker's store, files to load, a home with a shell's folders."""
     folder = tmp_path_factory.mktemp("examples") / "world"
     message_id, tombstone_id = _store(folder / "store", folder / "cold", "store")
@@ -104,9 +112,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     _program(folder / "bin" / "journalctl", "echo a line of a unit; echo another")
     if shutil.which("jq") is None:
         _program(folder / "bin" / "jq", "grep -q .")
+    log = broker_log()
+    _broker_directory(folder / "followed", log)
     kept = folder.with_name("kept")
     shutil.copytree(folder, kept)
-    return World(folder, kept, message_id, tombstone_id)
+    with cluster_of(broker_a=log) as cluster:
+        yield World(folder, kept, message_id, tombstone_id, cluster.nameserver.address)
+
+
+def _broker_directory(folder: Path, log: BrokerLog) -> None:
+    """A broker's commit log as its files."""
+    (folder / "commitlog").mkdir(parents=True)
+    for at in range(0, len(log.data), log.segment_bytes):
+        data = log.data[at : at + log.segment_bytes].ljust(log.segment_bytes, b"\0")
+        (folder / "commitlog" / f"{log.begin + at:020}").write_bytes(data)
 
 
 def _store(root: Path, cold: Path, store_id: str) -> tuple[str, str]:
@@ -179,6 +198,8 @@ def test_every_example_of_a_help_text_ends_well(name: str, world: World, shell: 
     url = _cluster(shell, world) if _asks_a_service(name) else ""
     for _, example in examples:
         command = world.placed(name, example, url)
+        if name == "follow":  # each is a first start
+            shell.run("rm -rf archive cold/broker-a")
         for form, (said, ending) in _LASTING.items():
             if re.search(form, command):
                 pid, _ = shell.start(command, said)

@@ -369,7 +369,7 @@ def test_health_files_and_stats_answer(service: Service) -> None:
     assert service.json("GET", "/livez")[0] == 200
     assert service.json("GET", "/readyz") == (
         200,
-        {"status": "ready", "cold_error": None, "index_error": None, "damage": None},
+        {"status": "ready", "cold_error": None, "index_error": None, "damage": None, "follow_error": None},
     )
     assert service.json("POST", "/v1/admin/flush") == (200, {"flushed": True})
     nothing: dict[str, list[str]] = {"findings": [], "details": [], "notes": [], "unasked": []}

@@ -176,7 +176,8 @@ def test_units_lead_to_the_slices_of_a_plain_walk(
     for number, column, (instead, more) in odd:
         unit = units[number % len(units)]
         value = (unit[column] if instead is None else instead) + more
-        unit[column] = value if column != 1 else max(min(value, 2**31 - 1), -(2**31))
+        most_value = 2**31 - 1 if column == 1 else 2**63 - 1  # of the field
+        unit[column] = max(min(value, most_value), -most_value - 1)
     plain, slices = PlainSlices(most, hashes), RecordSlices(most, hashes)
     rows = np.frombuffer(b"".join(UNIT.pack(*unit) for unit in units), UNIT_DTYPE)
     expected = plain.of_units(units, log, begin)

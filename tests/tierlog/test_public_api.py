@@ -37,10 +37,11 @@ INNER = {
         ("HotOptions", "TailOptions", "ColdOptions", "RetentionOptions"), "settings as the store takes them"
     ),
     **dict.fromkeys(
-        ("ClusterView", "ArchivedStore", "FileState", "Total", "Tombstone"), "for the service in this process"
+        ("ClusterView", "LocalStores", "ArchivedStore", "FileState", "Total", "Tombstone"),
+        "for the service in this process",
     ),
     **dict.fromkeys(("AppendResult", "MessageBatch", "LoneMessage"), "between an append and its store"),
-    **dict.fromkeys(("HotSnapshot", "IndexSnapshot", "Erasures"), "HotKeys is made by Store.hot_keys"),
+    **dict.fromkeys(("HotSnapshot", "IndexSnapshot", "Erasures", "Generation"), "HotKeys is made by Store.hot_keys"),
     "MessageFilters": "what the filters of a query say, made by it",
     "RecordVersion": "the version of a record's bytes",
 }

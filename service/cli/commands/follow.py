@@ -21,7 +21,7 @@ EXAMPLES = (
     ),
     (
         "a migration: the store takes messages once the broker is stopped",
-        "tierlog follow --namesrv 10.0.0.1:9876 --broker broker-a --root ./archive --promote",
+        "tierlog follow --namesrv 10.0.0.1:9876 --broker broker-a --root ./archive --cold s3://bucket/prefix --promote",
     ),
 )
 

@@ -46,7 +46,7 @@ class FilledWorld(World):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, removal: object = None) -> None:
         monkeypatch.setattr(
             "tierlog.tiering.lifecycle.archiver.scan_segment",
-            lambda data, base, topics, _: scan_segment(data, base, topics, removal),  # type: ignore[arg-type]
+            lambda data, base, topics, _, places=None: scan_segment(data, base, topics, removal, places),  # type: ignore[arg-type]
         )
         super().__init__(settings=tiny_settings(4096))
         self.open()
