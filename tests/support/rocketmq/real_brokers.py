@@ -18,7 +18,7 @@ from tests.tools.rocketmq_clients import class_path
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.rocketmq.log_source import LogBounds
-from tierlog.tiering.rocketmq.remoting import BrokerClient, bounds_in, find_master, flushed_below, runtime_info
+from tierlog.tiering.rocketmq.remoting import BrokerClient, bounds_in, find_master, runtime_info
 
 SEGMENT_BYTES = 1 << 20
 CLUSTER = "DefaultCluster"
@@ -88,7 +88,7 @@ class RealBroker:
         self.address = f"127.0.0.1:{self._port}"
         self.ha_address = f"127.0.0.1:{free_port()}"
         self.settings: dict[str, object] = {**self._defaults(), **settings}
-        self.client = BrokerClient(self.address, clock=CLOCK)
+        self.client = BrokerClient(self.address, clock=CLOCK, timeout_s=30)  # on a busy machine it takes its time
         self._running = contextlib.ExitStack()
         self._program: LineProgram | None = None
 
@@ -184,18 +184,6 @@ class RealBroker:
     def bounds(self) -> LogBounds:
         """Where its log begins and ends."""
         return bounds_in(runtime_info(self.client))
-
-    def flushed_above(self, offset: int) -> int:
-        """Wait until it has flushed more than what lies below an offset; below which one then, by its own word."""
-        found = 0
-
-        def is_flushed() -> bool:
-            nonlocal found
-            found = flushed_below(runtime_info(self.client)) or 0
-            return found > offset
-
-        until(is_flushed, lambda: f"the broker flushes what it was sent behind {offset}, and has {found}")
-        return found
 
     def last_segment(self) -> int:
         """The base of the last file in which anything was written."""
