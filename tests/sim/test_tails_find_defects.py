@@ -16,7 +16,7 @@ from tierlog.tiering.lifecycle.tail_store import StoredTail, TailObjects
 from tierlog.tiering.lifecycle.tail_writer import PendingTail, TailWriter, _State
 from tierlog.tiering.objects.object_store import ObjectInfo
 
-_SEEDS = 20
+_SEEDS = 80
 Break = Callable[[pytest.MonkeyPatch], None]
 
 

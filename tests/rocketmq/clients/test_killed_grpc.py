@@ -62,7 +62,7 @@ def test_kills_lose_nothing_acknowledged_and_keep_order_and_delays_fire_once(
             finally:
                 over.set()
             acknowledged = {key for found in loads.values() for key in found.result()}
-            assert all(len(found.result()) > 20 for found in loads.values())
+            assert all(len(found.result()) > 0 for found in loads.values())
             deadline_s = time.monotonic() + _WITHIN_S
             for name, wait in waits.items():
                 delivered = all_delivered(wait, acknowledged, deadline_s)
