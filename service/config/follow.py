@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from tierlog.service.config.group import SettingGroup
+from tierlog.service.config.group import SettingGroup, host_and_port
 
 
 class FollowSettings(SettingGroup):
@@ -144,14 +144,7 @@ class FollowSettings(SettingGroup):
         ),
     )
 
-    @field_validator("ha", "listen")
-    @classmethod
-    def _host_and_port(cls, value: str | None) -> str | None:
-        if value is not None:
-            host, _, port = value.rpartition(":")
-            if not host or not port.isdecimal() or int(port) >= 65_536:
-                raise ValueError("not host:port")
-        return value
+    _host_and_port = field_validator("ha", "listen")(host_and_port)
 
     @property
     def nameservers(self) -> tuple[str, ...]:

@@ -36,6 +36,15 @@ class SettingGroup(BaseModel):
         return value if info.field_name is None else in_own_unit(info.field_name, value)
 
 
+def host_and_port(value: str | None) -> str | None:
+    """Returns a setting that is ``host:port``, or unset; raises :class:`ValueError` for another text."""
+    if value is not None:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or int(port) >= 65_536:
+            raise ValueError("not host:port")
+    return value
+
+
 def in_own_unit(name: str, value: object) -> object:
     """Returns a setting's value in the unit that its name says; one without a unit, or a name without one, as it is.
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tierlog.service.config.group import SettingGroup
+from tierlog.service.config.group import SettingGroup, host_and_port
 
 
 class RocketmqSettings(SettingGroup):
@@ -97,11 +97,4 @@ class RocketmqSettings(SettingGroup):
         ),
     )
 
-    @field_validator("listen", "grpc_listen", "consume_at")
-    @classmethod
-    def _host_and_port(cls, value: str | None) -> str | None:
-        if value is not None:
-            host, _, port = value.rpartition(":")
-            if not host or not port.isdecimal() or int(port) >= 65_536:
-                raise ValueError("not host:port")
-        return value
+    _host_and_port = field_validator("listen", "grpc_listen", "consume_at")(host_and_port)
