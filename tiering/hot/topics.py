@@ -334,14 +334,7 @@ class TopicRegistry:
                 self.next_id, name, 1, archive=before.archive, cold_retention_ms=before.cold_retention_ms,
                 hold=before.hold, first_offset=self.first_offset, archived_from=before.archived_from,
             )  # fmt: skip
-            self._by_name[name] = found
-            self.next_id += 1
-            try:
-                self._save()
-            except BaseException:
-                del self._by_name[name]
-                self.next_id -= 1
-                raise
+            self._add(found)
             self._note_generations()
             self.version += 1
             return found
@@ -414,18 +407,22 @@ class TopicRegistry:
             if topic is None:
                 topic = Topic(self.next_id, self._validate(name), queues or self._default_queues)
                 topic.first_offset = self.first_offset
-                self._by_name[name] = topic
-                self.next_id += 1
-                try:
-                    self._save()
-                except BaseException:
-                    del self._by_name[name]
-                    self.next_id -= 1
-                    raise
+                self._add(topic)
                 self.version += 1
             elif topic.is_deleted:
                 self._make_again(topic)
             return topic
+
+    def _add(self, topic: Topic) -> None:
+        """Makes a new entry durable; without it, nothing has changed."""
+        self._by_name[topic.name] = topic
+        self.next_id += 1
+        try:
+            self._save()
+        except BaseException:  # also an exit: what is not durable is not there
+            del self._by_name[topic.name]
+            self.next_id -= 1
+            raise
 
     def _make_again(self, topic: Topic) -> None:
         assert topic.deletion is not None
