@@ -52,12 +52,10 @@ from tierlog.tiering.base.shared_writes import SharedChange, SharedWrites
 from tierlog.tiering.format.properties import TAGS, UNIQ_KEY, decode_properties, encode_properties
 from tierlog.tiering.format.record import TRANSACTION_MASK, Record, SysFlag
 from tierlog.tiering.message.stored_message import StoredMessage
-from tierlog.tiering.message.waiting import HALF_TOPIC, REAL_QUEUE, REAL_TOPIC
+from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, REAL_QUEUE, REAL_TOPIC
 
 _LOG = logging.getLogger("tierlog")
 
-#: RocketMQ's topic of what has ended; its only queue is 0.
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 #: Where half messages go whose producer was asked too often.
 DROPPED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: RocketMQ's mark of a half message on its way to the broker, its name of a transaction, and who sends it.

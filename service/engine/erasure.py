@@ -43,14 +43,14 @@ from tierlog.tiering.lifecycle.erasure import ErasureRunner
 from tierlog.tiering.lifecycle.erasure_receipts import MatchedRecords, Receipt
 from tierlog.tiering.lifecycle.store_view import Committer, refuse_held
 from tierlog.tiering.lifecycle.tombstones import Erasures, KnownErasures, make_tombstone, refuse_too_many
-from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 
 #: Pages of 10,000 messages that are counted at most, so that erasing a large topic is answered in time.
 _MOST_PAGES = 100
 
 #: Topics of delayed messages and transactions, which nobody deletes.
 _OWN_PREFIX = "rmq_sys_"
-_OWN_TOPICS = frozenset(("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", SCHEDULE_TOPIC))
+_OWN_TOPICS = frozenset((HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC))
 
 #: Runs a query as if there were no erasures but the given ones.
 Find = Callable[[Query, Erasures], Answer]

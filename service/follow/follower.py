@@ -35,14 +35,14 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
 )
 from tierlog.tiering.format.record import BLANK
-from tierlog.tiering.message.waiting import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, SourceLostError
 from tierlog.tiering.rocketmq.remoting import BrokerFacts
 
 _LOG = logging.getLogger("tierlog")
 #: Topics of a broker's own, whose messages come again as ordinary ones, or are no messages.
-SYSTEM_TOPICS = (HALF_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", SCHEDULE_TOPIC, TIMER_TOPIC)
+SYSTEM_TOPICS = (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 1.0
 _LOOK_AGAIN_S = 10.0

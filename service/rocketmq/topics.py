@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tierlog.service.delivery.transactions import DROPPED_TOPIC, OP_TOPIC
+from tierlog.service.delivery.transactions import DROPPED_TOPIC
 from tierlog.tiering.base.errors import ForbiddenError
-from tierlog.tiering.message.waiting import HALF_TOPIC, SCHEDULE_TOPIC
+from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 
 #: The topic whose route clients ask for where their own does not exist: "make it like this one".
 AUTO_CREATE_TOPIC = "TBW102"

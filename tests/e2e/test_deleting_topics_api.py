@@ -13,11 +13,10 @@ from tests.support.service.api_client import ApiClient
 from tierlog.service.api.application.app import create_app
 from tierlog.service.config.settings import Settings
 from tierlog.service.delivery.timers import NOTE_TOPIC
-from tierlog.service.delivery.transactions import OP_TOPIC
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import FAILED, WRONG_USE
 from tierlog.tiering.message.batch import Message
-from tierlog.tiering.message.waiting import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
 

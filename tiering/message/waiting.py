@@ -14,6 +14,8 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 #: Where half messages of transactions wait; its only queue is 0.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+#: Where RocketMQ and we write what ended a transaction; its only queue is 0, and nothing waits there.
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 WAITING_TOPICS = frozenset((TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC))
 
 #: The topic and the queue that a message is really for (RocketMQ's names).

@@ -18,7 +18,6 @@ from tierlog.service.delivery.transactions import (
     CHECK_EVERY_MS,
     DROPPED_TOPIC,
     MAX_CHECKS,
-    OP_TOPIC,
     TIMEOUT_MS,
     TransactionOutcome,
     Transactions,
@@ -31,7 +30,7 @@ from tierlog.tiering.format.properties import UNIQ_KEY, encode_properties
 from tierlog.tiering.format.record import SysFlag
 from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage, offset_in_message_id
-from tierlog.tiering.message.waiting import HALF_TOPIC, TIMER_TOPIC
+from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK, TransactionOutcome.UNKNOWN
 BORN_HOST = bytes((10, 1, 2, 3)) + (54321).to_bytes(4)
