@@ -47,7 +47,8 @@ REPORT_EVERY_S = 3.0
 SILENCE_S = 20.0
 #: How long the age of bytes has to be, where a broker does not tell what it has flushed; it flushes every 10 s.
 SETTLE_S = 20.0
-_ASK_EVERY_S = 1.0
+#: An answer takes a broker some 15 ms of a processor: more than what it sends here costs it.
+_ASK_EVERY_S = 3.0
 #: Of the runtime info: another value is another start of the broker.
 _STARTED = "bootTimestamp"
 _BUFFER_BYTES = 1 << 20
