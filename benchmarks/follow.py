@@ -221,7 +221,7 @@ def _catch_up(beside: Beside, source: str, number: int) -> CatchUp:
         wait_for(follower, "tierlog_flushed_to_bytes", bounds.max_offset)
         followed_s = time.monotonic() - begun_s
         end = _segment_of(bounds.max_offset)
-        wait_for(follower, "tierlog_indexed_to_bytes", end)
+        wait_for(follower, "tierlog_archived_to_bytes", end)
         archived_s = time.monotonic() - begun_s
         cpu_s = follower.cpu_s - cpu_s
         mb = (bounds.max_offset - begun_at) / 1e6
