@@ -237,6 +237,10 @@ def check_settings(settings: FollowSettings) -> None:
             "whether the broker is gone is asked where it answers, which no nameserver says",
             hint="give --namesrv HOST:PORT with --promote",
         )
+    if settings.listen is not None and not settings.nameservers:
+        raise InvalidRequestError(
+            "who looks for the archive asks a nameserver, and none is named", hint="give --namesrv with --listen"
+        )
     for address in settings.nameservers:
         parse_address(address)
     credentials_of(settings)

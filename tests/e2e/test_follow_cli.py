@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.objects.real_s3 import free_port
 from tests.support.processes.shell import Shell, command
 from tests.support.rocketmq.fake_cluster import FakeCluster, cluster_of
 from tests.support.stores.followed import broker_log
 from tierlog.service.exit_codes import WRONG_USE
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.rocketmq.codes import RequestCode
+from tierlog.tiering.rocketmq.remoting import BrokerClient, runtime_info
 
 SIZES = ["--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
 
@@ -93,6 +97,30 @@ def test_several_brokers_are_asked_together_and_each_by_its_name(tmp_path: Path)
             metrics = text(f"{url}/metrics")
             assert 'tierlog_follow_gap_bytes_total{broker="broker-b"} 0.0' in metrics
             assert "tierlog_appended_messages_total" in text(f"{url}/metrics?store_id=broker-a")
+
+
+def test_where_it_listens_is_told_to_the_nameserver_at_each_start_and_taken_back_at_each_stop(tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    with cluster_of(broker_a=broker_log()) as cluster:
+        nameserver = cluster.nameserver
+        for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
+            nameserver.answer(code, b"")
+
+        def told(code: RequestCode) -> set[tuple[str, str]]:
+            asked = [frame.fields for frame in nameserver.asked if frame.code == code]
+            return {(fields["brokerName"], fields["brokerAddr"]) for fields in asked}
+
+        entries = {("tierlog-east", listen), ("tierlog-east-archive", listen)}
+        for _ in range(2):
+            nameserver.asked.clear()
+            arguments = [*where(cluster, tmp_path, "broker-a"), "--listen", listen]
+            with command("follow", *arguments, says="following", quiet=False):
+                eventually(lambda: told(RequestCode.REGISTER_BROKER) == entries)
+                client = BrokerClient(listen, clock=SystemClock())
+                assert runtime_info(client)["tierlog.broker-a"] == "following"
+                client.close()
+                assert not told(RequestCode.UNREGISTER_BROKER)
+            assert told(RequestCode.UNREGISTER_BROKER) == entries
 
 
 def test_a_broker_that_goes_away_leaves_its_store_answering_and_health_says_so(tmp_path: Path) -> None:

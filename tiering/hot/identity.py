@@ -7,8 +7,9 @@
      "restoring_from": "…" | null}
 
 A store whose log a follower of a RocketMQ broker writes (``docs/decisions/0055-a-follower-writes-the-log.md``) says so
-by ``"followed": true``, and ``format`` is then 2, which versions that would append to it refuse. While its log is begun
-again behind a gap there is ``"gap": [end, begin]`` too.
+by ``"followed": true``, and ``format`` is then 2, which versions that would append to it refuse. It stays 2 once the
+store takes messages itself: below ``followed_below`` the log has what they do not expect, as offsets that jump or come
+again, and times that fall. While its log is begun again behind a gap there is ``"gap": [end, begin]`` too.
 
 A store is made once it was opened to the end, which leaves ``checkpoint``: see :func:`is_made`.
 
@@ -31,7 +32,7 @@ from tierlog.tiering.base.paths import CLUSTER_FOLDER, StorePaths, parse_base_of
 from tierlog.tiering.base.randomness import Randomness
 
 _FORMAT = 1
-#: Of a store that follows a broker.
+#: Of a store that follows a broker, or did.
 _FORMAT_FOLLOWED = 2
 #: Every legal store id, whole.
 STORE_ID_PATTERN = "[a-z0-9-]{1,63}"
@@ -128,7 +129,8 @@ def _decode(document: Any) -> StoreIdentity:
 
 
 def _encode(identity: StoreIdentity) -> bytes:
-    document = {"format": _FORMAT_FOLLOWED if identity.followed else _FORMAT, **asdict(identity)}
+    has_brokers_log = identity.followed or identity.followed_below > 0
+    document = {"format": _FORMAT_FOLLOWED if has_brokers_log else _FORMAT, **asdict(identity)}
     for name in ("followed", "followed_below", "gap", "times_fall_below"):
         if not document[name]:
             del document[name]

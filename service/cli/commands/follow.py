@@ -20,6 +20,11 @@ EXAMPLES = (
         "--root ./archive --cold s3://bucket/prefix",
     ),
     (
+        "every RocketMQ tool finds what the broker no longer has",
+        "tierlog follow --namesrv 10.0.0.1:9876 --broker broker-a --root ./archive --cold s3://bucket/prefix "
+        "--listen 10.0.0.7:10911",
+    ),
+    (
         "a migration: the store takes messages once the broker is stopped",
         "tierlog follow --namesrv 10.0.0.1:9876 --broker broker-a --root ./archive --cold s3://bucket/prefix --promote",
     ),
@@ -56,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--restore", action="store_true", help="make the stores from their archive, in an empty directory, and go on"
     )
+    group.add_argument(
+        "--listen", metavar="HOST:PORT",
+        help="where RocketMQ's tools and clients find the archive, which nameservers are told; nowhere unless told",
+    )  # fmt: skip
     group.add_argument("--host", metavar="H", help="address to listen on, 127.0.0.1 unless told")
     group.add_argument("--port", type=int, metavar="N", help="port to listen on, 8080 unless told")
     add_settings(parser)
@@ -81,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             "follow.broker": None if arguments.broker is None else " ".join(arguments.broker),
             **{
                 f"follow.{name}": getattr(arguments, name)
-                for name in ("mode", "ha", "store", "hold", "access_key", "secret_key_file", "promote")
+                for name in ("mode", "ha", "store", "hold", "access_key", "secret_key_file", "promote", "listen")
             },
         },
     )

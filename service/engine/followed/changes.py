@@ -25,16 +25,16 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.cold.manifest.store import ManifestChange
-from tierlog.tiering.format.manifest import LostRange
+from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.identity import StoreIdentity
-from tierlog.tiering.hot.store import NO_LIMIT
+from tierlog.tiering.hot.store import NO_LIMIT, HotStore
 from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.lifecycle.last_head import read_last_head, save_last_head
 from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
 
-#: How far a broker's clock may be ahead of this one.
-_CLOCK_AHEAD_MS = 60_000
+#: How far clocks may be apart: the broker's and this one, and a master's and that of the one before it.
+_CLOCKS_APART_MS = 60_000
 
 
 def rewind(root: Path, offset: int, components: Components) -> None:
@@ -142,11 +142,20 @@ def _declare(parts: StoreParts, gap: tuple[int, int], components: Components) ->
     head = mover.claim()
     if not head.archived_to == head.indexed_to == hot.log.end:
         raise UnavailableError("not everything before the gap is archived and indexed yet", hint="try again")
-    newest_ms = max(head.newest_ms, 0)
-    lost = LostRange(end, begin, newest_ms, max(components.clock.now_ms(), newest_ms) + _CLOCK_AHEAD_MS)
+    to_ms = max(components.clock.now_ms(), head.newest_ms, 0) + _CLOCKS_APART_MS
+    lost = LostRange(end, begin, max(0, _last_ms(hot, head) - _CLOCKS_APART_MS), to_ms)
     log_gaps = ((hot.log.end, begin),) if hot.log.end < begin else ()
     change = ManifestChange(archived_to=begin, indexed_to=begin, log_gaps=log_gaps, lost=(lost,))
     mover.remember(manifest.commit(change, head))
+
+
+def _last_ms(hot: HotStore, head: Head) -> int:
+    """Returns a store time at or below that of the last message before a gap, all of which is archived.
+
+    It is the newest, unless store times fall in the last segment: then no message of that one is older than its oldest.
+    """
+    last = head.log[-1].bounds if head.log else None
+    return head.newest_ms if last is None or hot.times_fall_below < hot.log.end else last.min_store_ms
 
 
 def _move_log(fs: FileSystem, paths: StorePaths, begin: int) -> None:

@@ -93,6 +93,7 @@ def test_a_stop_ends_a_follower_whose_broker_hangs() -> None:
         ({"store": "/x", "mode": "replica"}, "a replica is what"),
         ({"hold": True}, "--hold"),
         ({"store": "/x", "namesrv": "", "promote": True}, "whether the broker is gone"),
+        ({"store": "/x", "namesrv": "", "listen": "127.0.0.1:1"}, "who looks for the archive"),
         ({"namesrv": "nowhere"}, "is no address"),
         ({"access_key": "k"}, "go together"),
         ({"secret_key": "s"}, "go together"),
