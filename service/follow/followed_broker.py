@@ -54,6 +54,8 @@ class FollowedBroker:
     hint: str | None = None
     store: Store | None = None
     """The open store; None while it is opened again, as after a gap."""
+    slaves: Sequence[str] = ()
+    """Where its slaves answer, as a nameserver said last."""
     topics: Sequence[BrokerTopic] = field(default=())
     """The topics of the broker when they were copied last."""
     live_min_offset: int | None = None

@@ -58,6 +58,8 @@ class StoreIdentity:
     followed: bool = False
     #: While the log of a follower is begun again: where it ended, and where the broker's log begins now.
     gap: tuple[int, int] | None = None
+    #: Cluster and address of the broker that is followed, or was, where it was reached last.
+    broker: tuple[str, str] | None = None
     #: A follower wrote the log below this physical offset, until the store was made an ordinary one.
     followed_below: int = 0
     #: Below this physical offset store times may step back, as a broker's do whose clock did.
@@ -125,13 +127,15 @@ def _decode(document: Any) -> StoreIdentity:
     known = {name: document[name] for name in StoreIdentity.__slots__ if name in document}
     gap = known.get("gap")
     known["gap"] = None if gap is None else (int(gap[0]), int(gap[1]))
+    broker = known.get("broker")
+    known["broker"] = None if broker is None else (str(broker[0]), str(broker[1]))
     return StoreIdentity(**{**known, "head_open_ids": tuple(known["head_open_ids"])})
 
 
 def _encode(identity: StoreIdentity) -> bytes:
     has_brokers_log = identity.followed or identity.followed_below > 0
     document = {"format": _FORMAT_FOLLOWED if has_brokers_log else _FORMAT, **asdict(identity)}
-    for name in ("followed", "followed_below", "gap", "times_fall_below"):
+    for name in ("followed", "broker", "followed_below", "gap", "times_fall_below"):
         if not document[name]:
             del document[name]
     return json.dumps(document, indent=1).encode()

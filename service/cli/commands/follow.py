@@ -54,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--promote", action="store_true", default=None,
         help="once the broker is gone and all of its log is here, take messages in its place",
     )  # fmt: skip
+    group.add_argument(
+        "--promote-now", action="store_true",
+        help="take messages in the place of a broker that is gone, though what it had last may not be here",
+    )  # fmt: skip
     group = parser.add_argument_group("where")
     group.add_argument("--root", type=Path, required=True, metavar="DIR", help="the stores, DIR/ID for each broker")
     group.add_argument("--cold", metavar="URL", help="the archive (remembered): file:///dir or s3://bucket/prefix")
@@ -98,5 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{name} is in the environment, and nothing reads it")
     check_settings(settings.follow)  # before anything is compiled or opened
     compile_at_first_start(cache.CHOICE, say)
-    follow(arguments.root, settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore)
+    follow(
+        arguments.root, settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore,
+        promote_now=arguments.promote_now,
+    )  # fmt: skip
     return DONE

@@ -139,9 +139,9 @@ def test_a_margin_ends_when_the_broker_may_remove_what_is_not_here() -> None:
     assert margin_ms(None, behind, 2 * size, old_ms, now_ms) is None
 
 
-def test_a_master_that_moved_is_found_and_one_that_the_nameserver_forgot_is_asked_where_it_was() -> None:
+def test_a_master_that_the_nameserver_forgot_is_asked_where_it_was() -> None:
     log = broker_log(60)
-    with cluster_of(broker_a=log, broker_b=log) as cluster:
+    with cluster_of(broker_a=log) as cluster:
         settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
         upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
         first = upstream.connect()
@@ -156,6 +156,62 @@ def test_a_master_that_moved_is_found_and_one_that_the_nameserver_forgot_is_aske
         again.close()
         cluster.brokers[0].close()
         assert upstream.is_gone()
+
+
+@pytest.mark.parametrize("is_reachable", [False, True])
+def test_a_master_that_moved_is_found_where_the_nameserver_says_whether_the_old_one_answers_or_not(
+    is_reachable: bool,
+) -> None:
+    log, longer = broker_log(60), broker_log(120)
+    with cluster_of(broker_a=log, other=longer) as cluster:
+        before, after = cluster.brokers
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        upstream.connect().close()
+        if not is_reachable:
+            before.close()
+        cluster.tell("broker-a", after, before)
+        moved = upstream.connect()
+        assert moved.address == after.remoting.address
+        assert upstream.slaves == (before.remoting.address,)
+        assert moved.now() == BrokerNow(LogBounds(0, longer.end), 0.4)
+        moved.source.begin(log.end)
+        assert bytes(moved.source.read(20.0)) in longer.data[log.end :]
+        moved.close()
+
+
+def test_a_broker_is_not_gone_while_a_slave_of_it_may_become_master() -> None:
+    log = broker_log(60)
+    with cluster_of(broker_a=log, other=log) as cluster:
+        master, slave = cluster.brokers
+        cluster.tell("broker-a", master, slave)
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        upstream.connect().close()
+        master.close()
+        cluster.tell("broker-a", None, slave)
+        assert not upstream.is_gone()
+        assert not upstream.is_back()  # it takes no messages as a slave
+        slave.close()
+        assert upstream.is_gone()
+
+
+@pytest.mark.parametrize("source", ["network", "files"])
+def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(source: str, tmp_path: Path) -> None:
+    log = broker_log(60)
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020}").write_bytes(log.data[: log.segment_bytes])
+    with cluster_of(broker_a=log) as cluster:
+        store = tmp_path if source == "files" else None
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=store)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        cluster.tell("broker-a", None)
+        assert not upstream.is_gone()  # nothing is known of it
+        upstream.remember(cluster.brokers[0].remoting.address)
+        assert upstream.is_back()
+        cluster.brokers[0].close()
+        assert upstream.is_gone()
+        assert not upstream.is_back()
 
 
 def test_a_broker_that_nobody_knows_is_told_with_the_names_that_there_are() -> None:

@@ -80,6 +80,7 @@ def test_what_the_broker_lost_is_dropped_and_followed_again(is_clean: bool, back
     store = world.open()
     assert store.end == offset
     _agrees(store, world, BrokerLog(log.data[:offset]))
+    assert _quarantined(world) == log.data[offset:]
     other = broker_log(140)
     assert other.data[:offset] == log.data[:offset]
     other.feed(store)
@@ -87,6 +88,26 @@ def test_what_the_broker_lost_is_dropped_and_followed_again(is_clean: bool, back
     _agrees(store, world, other)
     found = [number for queue in range(2) for number in numbers_of(read_all(store.store, "orders", queue))]
     assert sorted(found) == [number for number in range(140) if number // 6 % 2 == 0]
+
+
+def _quarantined(world: FollowedWorld) -> bytes:
+    """The copies of what was dropped, in the order of the log."""
+    folder = world.root / "quarantine"
+    return b"".join(world.fs.read(folder / name) for name in sorted(world.fs.list_dir(folder)))
+
+
+def test_what_is_dropped_again_and_again_is_kept_each_time() -> None:
+    log, world = broker_log(), FollowedWorld()
+    offset = _record_at_or_above(log, log.end - 500)
+    kept = b""
+    for data in (log.data, _otherwise(log, offset).data):
+        store = world.open()
+        BrokerLog(data).feed(store)
+        store.flush()
+        store.close()
+        rewind(world.root, offset, world.components)
+        kept += data[offset:]
+    assert _quarantined(world) == kept
 
 
 def test_what_is_archived_is_not_dropped() -> None:
@@ -415,6 +436,8 @@ def test_a_rewind_that_is_cut_off_anywhere_leaves_a_log_that_can_be_rewound(seed
         store = world.open()
         assert offset <= store.end <= log.end
         _agrees(store, world, BrokerLog(log.data[: store.end]))
+        if store.end < log.end:  # nothing is dropped before its copy is durable
+            assert _quarantined(world) == log.data[offset:]
         store.close()
         rewind(world.root, offset, world.components)
         store = world.open()
