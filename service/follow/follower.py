@@ -115,7 +115,7 @@ class Follower:
             self.broker.cluster, self.broker.address = found.broker
             self._upstream.remember(found.broker[1])
         if found is not None and not found.followed and (self._settings.promote or promote_now):
-            self._open_promoted()
+            self._open_promoted(found.followed_below)
             return
         if promote_now:
             self._check_promotable(found)
@@ -238,10 +238,10 @@ class Follower:
         broker.store, broker.end, broker.gap_bytes = store.store, store.end, store.gap_bytes
         self._changed(broker)
 
-    def _open_promoted(self) -> None:
+    def _open_promoted(self, followed_below: int) -> None:
         self._promoted = store = self._place.open_promoted()
         store.start()
-        self.broker.store = store
+        self.broker.store, self.broker.end = store, followed_below
         self._note(FollowState.PROMOTED)
         self._changed(self.broker)
 
@@ -496,7 +496,7 @@ class Follower:
         """
         store, broker = self._opened, self.broker
         store.promote()
-        self._promoted, self._store = store.store, None
+        self._promoted, self._store, broker.end = store.store, None, store.end
         self._note(FollowState.PROMOTED)
         _LOG.warning("broker %s is gone: store %s takes messages from now on", broker.name, broker.store_id)
         self._changed(broker)

@@ -19,7 +19,7 @@ from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource
-from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
+from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, check_log_format
 from tierlog.tiering.rocketmq.remoting import (
     BrokerAddress,
     BrokerClient,
@@ -35,6 +35,8 @@ from tierlog.tiering.rocketmq.remoting import (
 
 #: Where segments of a broker's directory get their second name.
 HELD_FOLDER = "tierlog-held"
+#: What a broker in controller mode keeps in its directory, and no other.
+_EPOCHS_FILE = "epochFileCheckpoint"
 _PROBE_S = 1.0
 
 
@@ -221,14 +223,14 @@ class DirectoryBroker:
     def connect(self) -> BrokerLink:
         client = self._client()
         facts = self._facts
-        if facts is not None and facts.is_dledger:
-            raise InvalidRequestError(f"broker {self.name} runs with DLedger, whose log has another format")
         try:
+            if facts is not None:
+                check_log_format(facts)
             source = BrokerDirectory(
                 self._root, fs=self._fs, clock=self._clock, client=client,
                 held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
                 max_held_bytes=self._settings.max_held_bytes,
-                is_controller_mode=facts is not None and facts.is_controller_mode,
+                is_controller_mode=self._is_controller_mode(),
             )  # fmt: skip
         except BaseException:
             if client is not None:
@@ -237,6 +239,12 @@ class DirectoryBroker:
         known = self._remote.known
         cluster, address = (known.cluster, known.address) if known is not None else ("", None)
         return _Link(source, cluster, address, facts, client)
+
+    def _is_controller_mode(self) -> bool:
+        """Asks its settings, and while they are not known its files."""
+        if self._facts is not None:
+            return self._facts.is_controller_mode
+        return self._fs.exists(self._root / _EPOCHS_FILE)
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from tierlog.service.follow.upstream import BrokerNow, check_settings, upstream_
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.format.checkpoint import Checkpoint
 from tierlog.tiering.rocketmq.log_source import LogBounds
 
 HOUR_MS = 3_600_000
@@ -212,6 +215,24 @@ def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(sourc
         cluster.brokers[0].close()
         assert upstream.is_gone()
         assert not upstream.is_back()
+
+
+@pytest.mark.parametrize("in_controller_mode", [False, True])
+def test_files_of_a_broker_in_controller_mode_tell_what_is_confirmed_though_nobody_answers(
+    in_controller_mode: bool, tmp_path: Path
+) -> None:
+    log, paths = broker_log(60), StorePaths(tmp_path)
+    paths.commitlog.mkdir()
+    paths.segment(0).write_bytes(log.data[: log.segment_bytes])
+    confirmed = int.from_bytes(log.data[:4], "big")
+    paths.checkpoint.write_bytes(replace(Checkpoint(), confirm_offset=confirmed).encode())
+    if in_controller_mode:
+        (tmp_path / "epochFileCheckpoint").write_text("1-0\n")
+    settings = FollowSettings(broker="broker-a", store=tmp_path)
+    link = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem()).connect()
+    link.source.begin(0)
+    assert (len(link.source.read(0.0)) == confirmed) is in_controller_mode
+    link.close()
 
 
 def test_a_broker_that_nobody_knows_is_told_with_the_names_that_there_are() -> None:

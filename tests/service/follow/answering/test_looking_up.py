@@ -108,6 +108,17 @@ def test_of_a_store_that_took_over_everything_is_found(tmp_path: Path) -> None:
         assert len(found(client, "key-0")) == 1
 
 
+def test_of_two_writers_each_answers_for_what_it_took(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        one = world.followed[0]
+        last = records(log)[-1]
+        one.broker.state, one.broker.end = FollowState.TWO_WRITERS, last.physical_offset
+        assert found(client, "key-0") == []
+        assert found(client, key_of(last)) == [last]
+        assert client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": last.physical_offset}).code == ResponseCode.SUCCESS
+
+
 def test_a_broker_that_tells_us_nothing_is_left_what_it_was_known_to_have(tmp_path: Path) -> None:
     log = broker_log()
     with answering_world(tmp_path, [log]) as world, world.client() as client:
