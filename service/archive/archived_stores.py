@@ -63,7 +63,11 @@ class ArchivedStore:
             for queue in range(state.queues):
                 first, end = fetcher.offsets(name, queue)
                 gaps = fetcher.declared_gaps(name, queue)
-                queues.append(QueueInfo(queue, first, end, gaps, count_present(first, end, gaps), store_id))
+                queues.append(
+                    QueueInfo(
+                        queue, first, end, gaps, count_present(first, end, gaps), store_id, known.number_of(state)
+                    )
+                )
             found.append(
                 TopicInfo(
                     name=name,

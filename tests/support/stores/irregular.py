@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
+from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog
 from tierlog.index.search.query import Answer, Query
 from tierlog.service.archive.archive import Archive
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.followed.store import FollowedStore
 from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.record import BLANK, MAGIC_BLANK, Record, RecordVersion, encode_host, encode_record
@@ -158,3 +164,18 @@ def compare(store: Store | Archive, log: IrregularLog) -> None:
             assert queues == told.queues, name
         with pytest.raises(TopicNotFoundError):
             store.pull(f"{topic}@{len(generations) + 1}", 0, 0, 1)
+
+
+@contextlib.contextmanager
+def followed_archive(
+    root: Path, log: IrregularLog, end: int | None = None, *, name: str = "s", settings: Settings | None = None
+) -> Iterator[FollowedStore]:
+    """A store with an archive in a folder that has a log up to ``end``, none of it archived yet."""
+    store = FollowedStore.open(
+        root / name, cold_url=f"file://{root}/cold", store_id="s", segment_bytes=log.log.segment_bytes, begin=0,
+        settings=settings or small_settings(), clock=ManualClock(),
+    )  # fmt: skip
+    with contextlib.closing(store):
+        log.log.feed(store, end=end)
+        store.flush()
+        yield store
