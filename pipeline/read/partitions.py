@@ -130,15 +130,15 @@ def read_part(store: PinnedStore, part: SegmentPart, predicate: Predicate) -> It
 def despite_rewriting(
     store: PinnedStore, entry: LogEntry, read: Callable[[PinnedStore, LogEntry], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields what ``read`` gives of a segment in queue order; from the newest head on if the object is gone.
+    """Yields what ``read`` gives of a segment; from the newest head on if the object is gone, what did not come before.
 
     Raises :class:`ObjectNotFoundError` if that head names the object too, or no longer has the segment.
     """
-    last: pa.RecordBatch | None = None
+    seen: list[pa.Array] = []
     try:
         for batch in read(store, entry):
             yield batch
-            last = batch.slice(batch.num_rows - 1)
+            seen.append(batch.column("physical_offset"))
         return
     except ObjectNotFoundError as error:
         newer = pin(store.url, store.store_id)
@@ -148,18 +148,11 @@ def despite_rewriting(
             raise ObjectNotFoundError(error.message, path=error.path or entry.key, hint=hint) from error
         if found is None or newer.head.version == store.head.version:
             raise
+    known = pa.chunked_array(seen, pa.int64())
     for batch in read(newer, found):
-        rest = batch if last is None else _behind(batch, last)
+        rest = batch.filter(pc.invert(pc.is_in(batch.column("physical_offset"), value_set=known)))
         if rest.num_rows:
             yield rest
-
-
-def _behind(batch: pa.RecordBatch, last: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows that come after a row in the order of queues."""
-    topics, queues, offsets = (batch.column(name) for name in ("topic", "queue_id", "queue_offset"))
-    topic, queue, offset = (last.column(name)[0] for name in ("topic", "queue_id", "queue_offset"))
-    is_later = pc.or_(pc.greater(queues, queue), pc.and_(pc.equal(queues, queue), pc.greater(offsets, offset)))
-    return batch.filter(pc.or_(pc.greater(topics, topic), pc.and_(pc.equal(topics, topic), is_later)))
 
 
 def time_range_of(shown: ValueRange) -> TimeRange:

@@ -439,17 +439,24 @@ class ConsumerGroups:
         # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 
-    def copy(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def copy(
+        self, name: str, offsets: Mapping[tuple[str, int], int], *, made_again: Callable[[str], bool] = lambda _: False
+    ) -> None:
         """Sets a group of a broker that is followed to where it is there, making it if it is new.
 
-        An offset may lie beyond its queue here, until the messages before it have come. Nothing is written where
+        An offset may lie beyond its queue here, until the messages before it have come. One that the broker has no more
+        is forgotten if its topic was ``made_again``: it was one of the generation before. Nothing is written where
         nothing changes.
         """
         found = {(topic, self._store_id, queue_id): offset for (topic, queue_id), offset in offsets.items()}
+        gone: set[Queue] = set()
         with contextlib.suppress(NotFoundError):
-            if found.items() <= self._offsets.get(name).offsets.items():
+            known = self._offsets.get(name).offsets
+            gone = {each for each in known.keys() - found.keys() if each[1] == self._store_id and made_again(each[0])}
+            if found.items() <= known.items() and not gone:
                 return
-        self._offsets.commit(validate_group(name), found, generation=self._generation(name), reset=True)
+        generation = self._generation(name)
+        self._offsets.commit(validate_group(name), found, generation=generation, reset=True, forgotten=gone)
 
     def position(self, name: str, topic: str, queue_id: int) -> GroupPosition:
         """Returns where a group is in an own queue."""

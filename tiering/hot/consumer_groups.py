@@ -17,7 +17,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -129,8 +129,11 @@ class GroupOffsets:
         self._make_durable(apply)
         return self._groups[name].generation
 
-    def commit(self, name: str, offsets: Mapping[Queue, int], *, generation: int, reset: bool = False) -> None:
-        """Commits offsets, all of them or none, making the group if it is new.
+    def commit(
+        self, name: str, offsets: Mapping[Queue, int], *, generation: int, reset: bool = False,
+        forgotten: Collection[Queue] = (),
+    ) -> None:  # fmt: skip
+        """Commits offsets, all of them or none, making the group if it is new; forgets those of other queues.
 
         Raises :class:`StaleGenerationError` unless the group is at ``generation`` (0 for one without a member so far),
         :class:`InvalidRequestError` for an offset below the committed one, which ``reset`` allows.
@@ -147,7 +150,8 @@ class GroupOffsets:
                         f"offset {offset} of {named(queue, self._store_id)} is below the committed {before}",
                         hint="going back needs a reset",
                     )
-            self._add(groups, name, state, offsets)
+            kept = {queue: offset for queue, offset in state.offsets.items() if queue not in forgotten}
+            self._add(groups, name, replace(state, offsets=kept), offsets)
             if reset:
                 self._resets.update((name, queue) for queue in offsets)
 

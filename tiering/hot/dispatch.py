@@ -94,7 +94,7 @@ class Dispatcher:
     ) -> None:
         """``topics_are_known``: the log was dispatched before, so a record of an unknown topic is damaged.
 
-        ``is_foreign``: somebody else wrote the log, who may not have flushed a segment before the next one's first byte.
+        ``is_foreign``: somebody else wrote the log, who may not flush a segment before the next one's first byte.
 
         ``second_beginning``, of a broker's log, finds where a topic begins again: before anything is derived from its
         records, the generation is made durable. Killed then: they are found to be its own. Killed before: it is found

@@ -23,6 +23,7 @@ from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.format.generation import is_numbered
 from tierlog.tiering.hot.followed_log import FollowedLog
 from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.lifecycle.last_head import read_last_head
@@ -215,7 +216,11 @@ class FollowedStore:
     def copy_groups(self, groups: Sequence[CopiedGroup]) -> None:
         """Sets groups to where they are at the broker, durably; nothing is written where nothing has changed."""
         for each in groups:
-            self.store.groups.copy(each.name, each.offsets)
+            self.store.groups.copy(each.name, each.offsets, made_again=self._is_made_again)
+
+    def _is_made_again(self, topic: str) -> bool:
+        """Whether a name stands for another generation of a topic now than for its oldest."""
+        return not is_numbered(topic) and len(self._hot.topics.generations(topic)) > 1
 
     # ends
 

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +16,10 @@ import pytest
 from tests.support.service.served import served
 from tests.support.stores.engines import small_settings
 from tests.support.stores.irregular import followed_archive, irregular_log, sent
+from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.querier import ArchivedReader, Querier
 from tierlog.service.main import main
+from tierlog.tiering.base.errors import TopicNotFoundError
 
 #: The first generation of ``orders`` has numbers 0 to 39, the second 40 to 49, the third 50 to 69.
 _LOG = irregular_log(
@@ -114,3 +118,19 @@ def test_what_is_about_all_generations_refuses_one(url: str, capsys: pytest.Capt
     assert numbers(asked(url, "/v1/topics/orders@1/queues/0/messages?offset=0&limit=100")["messages"]) == [
         *range(5), *range(6, 40)
     ]  # fmt: skip
+
+
+def test_an_archive_of_several_stores_tells_one_generation_from_another(tmp_path: Path) -> None:
+    with followed_archive(tmp_path, _LOG) as store:
+        store.archive_all()
+    cold = f"file://{tmp_path}/cold"
+    with closing(Archive.open(cold, settings=small_settings())) as archive:
+        for name, end in (("orders@1", 40), ("orders@2", 10)):
+            assert [queue.max_offset for queue in archive.topic(name).queues] == [end], name
+        assert archive.topic("orders").name == "orders"
+        with pytest.raises(TopicNotFoundError):
+            archive.topic("orders@9")
+    with Querier.open(None, [cold], settings=small_settings()) as querier:
+        for reader in (querier, ArchivedReader(querier, "s")):
+            assert [reader.topic(name).queues[0].max_offset for name in ("orders@1", "orders@2")] == [40, 10]
+            assert reader.topic("orders").name == "orders"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.rocketmq.answering_world import CLUSTER, AnsweringWorld, answ
 from tests.support.rocketmq.pulled import decoded
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
+from tests.support.stores.irregular import irregular_log, sent
 from tierlog.service.follow.answering.node import entries
 from tierlog.service.follow.followed_broker import FollowState
 from tierlog.tiering.format.record import Record
@@ -317,3 +319,23 @@ def test_hits_of_the_live_broker_are_not_read_for_those_below_them(
         assert found(client, "same", maxNum=1) == [everything[1]]
         assert found(client, "TagA", indexType="T") == everything[1::-1]
         assert set(read) <= {one.physical_offset for one in everything[:2]}
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_messages_of_each_generation_are_found_below_the_border(tmp_path: Path, is_archived: bool) -> None:
+    made = [*sent("orders", 0, range(30)), *sent("orders", 0, range(30), 30), *sent("orders", 0, (0,), 60)]
+    log = irregular_log(made)
+    with answering_world(tmp_path, [log.log]) as world, world.client() as client:
+        if is_archived:
+            world.followed[0].engine.archive_all()
+            world.followed[0].engine.store.archive(drop_hot=True)
+        for border in (0, 12, 30, 45, 61):
+            world.followed[0].keep_from(log.records[border].at if border < 61 else log.log.end)
+            world.wait_until(partial(_has_tagged, client, border))
+            for number in range(0, 61, 6):
+                hits = [one.physical_offset for one in found(client, f"key-{number}")]
+                assert hits == ([log.records[number].at] if number < border else [])
+
+
+def _has_tagged(client: RemotingClient, count: int) -> bool:
+    return len(found(client, "even", indexType="T", maxNum=100)) == count
