@@ -81,7 +81,7 @@ class HotSearch:
             yield self._task(ALL_TIME, "index", run, counter="index_unreachable")
         else:
             for generation in generations:
-                yield from self._by_time(generation.name, query, within)
+                yield from self._by_time(generation, query, within)
 
     @property
     def first_ms(self) -> int | None:
@@ -123,9 +123,11 @@ class HotSearch:
 
     # by time
 
-    def _by_time(self, name: str, query: Query, within: TimeRange) -> Iterator[SearchTask]:
-        topic = self._hot.topics.of_log(name)
+    def _by_time(self, generation: Generation, query: Query, within: TimeRange) -> Iterator[SearchTask]:
+        topic = self._hot.topics.of_log(generation.name)
         for queue in shown_queues(self._hot, self._snapshot, topic).values():
+            if query.below is not None:
+                queue = queue.until(generation.end)
             try:
                 yield from self._of_queue(queue, query, within)
             except CorruptionError as error:
@@ -349,9 +351,9 @@ class HotTierSearch(StoreSearch):
     ) -> Iterator[SearchTask]:
         """Pins the hot tier and searches it."""
         snapshot = stack.enter_context(self._hot.snapshot())
-        generations = self._hot.topics.ranges(query.topic)
+        generations = query.within_log(self._hot.topics.ranges(query.topic))
         erased, hot = self._known.current(), None
-        if max(snapshot.end, snapshot.visible) > snapshot.border:
+        if generations and max(snapshot.end, snapshot.visible) > snapshot.border:
             covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
             hot = HotSearch(self.store_id, self._hot, self._index, snapshot=snapshot, claim=claim, erased=erased)
         first_ms = hot.first_ms if hot is not None else None

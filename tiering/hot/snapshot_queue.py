@@ -93,6 +93,12 @@ class SnapshotQueue:
         shorter.next = offset + int(np.flatnonzero(gaps)[0])
         return shorter
 
+    def until(self, physical_offset: int) -> SnapshotQueue:
+        """Returns the queue without the messages at or above a physical offset."""
+        shorter = copy(self)
+        shorter.next = max(self.first, min(self.next, self._view.first_at_or_above(physical_offset)))
+        return shorter
+
     # reading
 
     def raw_units(self, start: int, end: int) -> UnitArray:

@@ -24,6 +24,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.format.generation import is_numbered
 from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.followed_log import FollowedLog
 from tierlog.tiering.hot.identity import StoreIdentity
@@ -222,7 +223,8 @@ class FollowedStore:
         """Sets groups, and what of each level of delay was sent on, to where they are at the broker, in one durable
         write; none where nothing has changed. Returns the groups that cannot be kept, and why.
         """
-        return self.store.groups.copy({each.name: each.offsets for each in groups}, delay_offsets)
+        copied = {each.name: each.offsets for each in groups}
+        return self.store.groups.copy(copied, delay_offsets, made_again=self._is_made_again)
 
     def keep_delayed(self, border: int, newest_ms: int) -> int:
         """Returns the border below which the log may go, at most ``border``, if it is to be promoted later.
@@ -243,6 +245,10 @@ class FollowedStore:
         if self._broker != (cluster, address):
             self._broker = broker = (cluster, address)
             self._save_identity(lambda identity: replace(identity, broker=broker))
+
+    def _is_made_again(self, topic: str) -> bool:
+        """Whether a name stands for another generation of a topic now than for its oldest."""
+        return not is_numbered(topic) and len(self._hot.topics.generations(topic)) > 1
 
     # ends
 
