@@ -35,7 +35,6 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
 )
 from tierlog.tiering.format.record import BLANK
-from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, SourceLostError
@@ -106,7 +105,8 @@ class Follower:
     def open(self, *, restore: bool = False, promote_now: bool = False) -> None:
         """Opens the store; a new one needs the broker, whose segments it takes.
 
-        ``promote_now`` makes one that follows take messages at once, whatever the broker had that is not here. Raises
+        ``promote_now`` makes one that follows take messages at once, whatever the broker had that is not here, also one
+        that ``restore`` makes. Raises
         what :meth:`Upstream.connect` and :meth:`FollowedStore.open` raise, and :class:`InvalidRequestError` for one
         that is to be promoted while its broker is there.
         """
@@ -118,11 +118,12 @@ class Follower:
             self._open_promoted(found.followed_below)
             return
         if promote_now:
-            self._check_promotable(found)
+            self._check_promotable(is_there=found is not None or restore)
+            self._open(None if found is None else found.segment_bytes, 0, restore=restore)
+            self._promote()
+            return
         if found is not None and not restore:
             self._open(found.segment_bytes, 0)
-            if promote_now:
-                self._promote()
             return
         if self._place.cold_url is None:
             raise InvalidRequestError(
@@ -139,8 +140,8 @@ class Follower:
             connection.close()
         self._open(size, bounds.min_offset - bounds.min_offset % size, restore=restore)
 
-    def _check_promotable(self, found: StoreIdentity | None) -> None:
-        if found is None:
+    def _check_promotable(self, *, is_there: bool) -> None:
+        if not is_there:
             raise InvalidRequestError(
                 "there is no store yet that could take messages in the broker's place", hint="follow the broker first"
             )
@@ -227,11 +228,11 @@ class Follower:
 
     # the store, open or closed
 
-    def _open(self, segment_bytes: int, begin: int, *, restore: bool = False) -> None:
+    def _open(self, segment_bytes: int | None, begin: int, *, restore: bool = False) -> None:
         if self._stopping.is_set():
             raise ClosedError("the follower was stopped")
         store = self._place.open(segment_bytes, begin, restore=restore)
-        self._store, self._segment_bytes = store, segment_bytes
+        self._store, self._segment_bytes = store, segment_bytes or 0
         self._unflushed = _Unflushed()
         store.store.start()
         broker = self.broker
