@@ -232,7 +232,9 @@ def test_files_of_a_broker_that_has_had_no_message_are_followed_if_the_broker_sa
         assert link.source.read(20.0)
         link.close()
         paths.segment(0).unlink()
-        with pytest.raises(NotFoundError, match="has no log here"):  # of one that has had some, this is not the folder
+        with pytest.raises(
+            NotFoundError, match="has had messages, and no log is here"
+        ):  # of one that has had some, this is not the folder
             upstream.connect()
 
 
