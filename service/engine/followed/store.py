@@ -61,6 +61,7 @@ class FollowedStore:
         self._parts = parts
         self._hot = parts.hot.store
         self._identity = parts.identity
+        self._broker = parts.identity.broker
         self._clock = clock
         self._log = FollowedLog(self._hot, self._note_times_fall)
         self._limit = 0
@@ -221,6 +222,12 @@ class FollowedStore:
     def _is_made_again(self, topic: str) -> bool:
         """Whether a name stands for another generation of a topic now than for its oldest."""
         return not is_numbered(topic) and len(self._hot.topics.generations(topic)) > 1
+
+    def note_broker(self, cluster: str, address: str) -> None:
+        """Makes durable where the broker was reached, for a process that begins while it is not."""
+        if self._broker != (cluster, address):
+            self._broker = broker = (cluster, address)
+            self._save_identity(lambda identity: replace(identity, broker=broker))
 
     # ends
 

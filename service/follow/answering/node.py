@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tierlog.index.search.query import Query
 from tierlog.service.access.caller import Scope
 from tierlog.service.engine.store import Store
-from tierlog.service.follow.answering.live_brokers import LiveBrokers
+from tierlog.service.follow.answering.live_brokers import EVERYTHING, LiveBrokers
 from tierlog.service.follow.answering.registration import NameserverEntry, OfferedTopic
 from tierlog.service.follow.answering.replay import (
     PREFIX,
@@ -174,7 +174,7 @@ def _archived_only(node: ArchiveNode, broker: FollowedBroker, query: Query, unti
     store = broker.store
     if store is None or store.find_queues(query.topic) is None:
         return []
-    query = replace(query, below=node.live.border(broker))
+    query = replace(query, without=_had_by(broker, node.live.border(broker)))
     found: list[StoredMessage] = []
     size = 0
     while len(found) < query.limit and size < _MOST_BYTES:
@@ -190,6 +190,11 @@ def _archived_only(node: ArchiveNode, broker: FollowedBroker, query: Query, unti
     return found[: query.limit]
 
 
+def _had_by(broker: FollowedBroker, border: int) -> tuple[int, int]:
+    """Returns the physical range of what the broker has: not what it has removed, nor what a promoted store took."""
+    return border, broker.end if broker.is_promoted else EVERYTHING
+
+
 @declare(ANSWERS, RequestCode.VIEW_MESSAGE_BY_ID, lane=CallLane.READ)
 def message_by_offset(call: NodeCall) -> RemotingAnswer:
     """Answers with the message at a physical offset that its broker no longer has.
@@ -200,7 +205,8 @@ def message_by_offset(call: NodeCall) -> RemotingAnswer:
     node, offset, topic = call.broker, call.number("offset"), call.text("topic", "")
     found = []
     for broker in node.brokers():
-        if broker.store is not None and offset < node.live.border(broker):
+        first, end = _had_by(broker, node.live.border(broker))
+        if broker.store is not None and not first <= offset < end:
             message = broker.store.message_at(offset)
             if message is not None and topic in ("", message.record.topic):
                 found.append(message)

@@ -20,7 +20,7 @@ from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import read_state
 from tierlog.tiering.rocketmq.log_source import LogSource, OffsetGoneError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
-from tierlog.tiering.rocketmq.remoting import BrokerAddress, BrokerClient, copied_state, facts_of, find_master
+from tierlog.tiering.rocketmq.remoting import BrokerAddress, BrokerClient, copied_state, facts_of, find_brokers
 
 pytestmark = pytest.mark.timeout(300)
 _LIMIT_S = 60.0
@@ -52,10 +52,10 @@ def master(real: Doors) -> BrokerAddress:
     waiting, clock = threading.Event(), SystemClock()
     for _ in range(int(_LIMIT_S)):
         try:
-            return find_master([real.remoting], "broker-a", clock=clock)
+            return find_brokers([real.remoting], "broker-a", clock=clock)
         except StoreError:  # it registers some time after it was started
             clock.wait(waiting, 1.0)
-    return find_master([real.remoting], "broker-a", clock=clock)
+    return find_brokers([real.remoting], "broker-a", clock=clock)
 
 
 @pytest.fixture
