@@ -213,7 +213,7 @@ def test_offsets_of_groups_that_the_broker_forgot_with_the_topic_are_not_those_o
     store._hot.dispatch()
     whole = CopiedGroup("shop", {("orders", 0): 7, ("pays", 0): 3})
     store.copy_groups([whole, CopiedGroup("late", {("orders", 0): 2})])
-    store.store.groups.copy("archive%shop", {("orders@1", 0): 5})
+    store.store.groups.copy({"archive%shop": {("orders@1", 0): 5}})
     store.copy_groups([CopiedGroup("shop", {})])  # the topic is deleted, and not made again yet
     assert store.store.groups.committed("shop").offsets["orders", STORE_ID, 0] == 7
     log.log.feed(store)
