@@ -82,7 +82,7 @@ class FollowedStore:
         *,
         cold_url: str | None,
         store_id: str,
-        segment_bytes: int,
+        segment_bytes: int | None,
         begin: int,
         settings: Settings | None = None,
         tail_interval_ms: int = TAIL_INTERVAL_MS,
@@ -96,8 +96,9 @@ class FollowedStore:
         """Opens the store at ``root`` and recovers it, or makes it: its log then begins at ``begin``, a segment's base.
 
         ``begin`` is not looked at where there is a store. ``restore`` makes it from its archive first, in an empty
-        directory: the log goes on where the archive ends. Raises :class:`StoreMismatchError` for a store with other
-        segments than the broker's, or for one that takes messages itself, and what :meth:`Store.open` does.
+        directory: the log goes on where the archive ends, and ``segment_bytes`` may be None: as the archive has them.
+        Raises :class:`StoreMismatchError` for a store with other segments than the broker's, or for one that takes
+        messages itself, and what :meth:`Store.open` does.
         """
         clock, settings = clock or SystemClock(), settings or Settings.load()
         components = Components(
