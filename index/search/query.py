@@ -61,8 +61,8 @@ class Query:
 
     For who asks whether there is anything: the coverage does not tell of what was left out.
     """
-    below: int | None = None
-    """Only messages below this physical offset, for who leaves the others to the broker that has them still."""
+    without: tuple[int, int] | None = None
+    """Leave out messages of this physical range ``[first, next)``: somebody else has them, and answers with them."""
 
     @property
     def of_records(self) -> Query:
@@ -72,9 +72,12 @@ class Query:
 
     def within_log(self, generations: Sequence[Generation]) -> tuple[Generation, ...]:
         """Returns what of these generations lies in the part of the log that is asked for."""
-        if self.below is None:
+        if self.without is None:
             return tuple(generations)
-        return tuple(each._replace(end=min(each.end, self.below)) for each in generations if each.begin < self.below)
+        first, following = self.without
+        parts = [each._replace(end=min(each.end, first)) for each in generations]
+        parts += [each._replace(begin=max(each.begin, first, following)) for each in generations]
+        return tuple(each for each in parts if each.begin < each.end)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", MessageFilters.of(self.tag, self.contains, self.where))

@@ -93,10 +93,11 @@ class SnapshotQueue:
         shorter.next = offset + int(np.flatnonzero(gaps)[0])
         return shorter
 
-    def until(self, physical_offset: int) -> SnapshotQueue:
-        """Returns the queue without the messages at or above a physical offset."""
+    def between(self, begin: int, end: int) -> SnapshotQueue:
+        """Returns the queue with the messages of a physical range alone."""
         shorter = copy(self)
-        shorter.next = max(self.first, min(self.next, self._view.first_at_or_above(physical_offset)))
+        shorter.first = max(self.first, min(self.next, self._view.first_at_or_above(begin)))
+        shorter.next = max(shorter.first, min(self.next, self._view.first_at_or_above(end)))
         return shorter
 
     # reading

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tierlog.index.search.query import Query
 from tierlog.service.access.caller import Scope
 from tierlog.service.engine.store import Store
-from tierlog.service.follow.answering.live_brokers import LiveBrokers
+from tierlog.service.follow.answering.live_brokers import EVERYTHING, LiveBrokers
 from tierlog.service.follow.answering.registration import NameserverEntry, OfferedTopic
 from tierlog.service.follow.answering.replay import (
     PREFIX,
@@ -174,9 +174,7 @@ def _archived_only(node: ArchiveNode, broker: FollowedBroker, query: Query, unti
     store = broker.store
     if store is None or store.find_queues(query.topic) is None:
         return []
-    border = node.live.border(broker)
-    # what a promoted store took itself is its own as well, and lies above
-    query = replace(query, below=None if broker.is_promoted else border)
+    query = replace(query, without=_had_by(broker, node.live.border(broker)))
     found: list[StoredMessage] = []
     size = 0
     while len(found) < query.limit and size < _MOST_BYTES:
@@ -184,7 +182,7 @@ def _archived_only(node: ArchiveNode, broker: FollowedBroker, query: Query, unti
         if left_ms <= 0:
             break
         answer = store.query(replace(query, timeout_ms=left_ms), page_bytes=_MOST_BYTES - size)
-        found += [one for one in answer.messages if _is_ours(broker, border, one.record.physical_offset)]
+        found += answer.messages
         size += sum(one.record.size for one in answer.messages)
         if answer.next_cursor is None:
             break
@@ -192,9 +190,9 @@ def _archived_only(node: ArchiveNode, broker: FollowedBroker, query: Query, unti
     return found[: query.limit]
 
 
-def _is_ours(broker: FollowedBroker, border: int, offset: int) -> bool:
-    """Whether the broker does not have what lies at an offset: it has removed it, or a promoted store took it."""
-    return offset < border or (broker.is_promoted and offset >= broker.end)
+def _had_by(broker: FollowedBroker, border: int) -> tuple[int, int]:
+    """Returns the physical range of what the broker has: not what it has removed, nor what a promoted store took."""
+    return border, broker.end if broker.is_promoted else EVERYTHING
 
 
 @declare(ANSWERS, RequestCode.VIEW_MESSAGE_BY_ID, lane=CallLane.READ)
@@ -207,7 +205,8 @@ def message_by_offset(call: NodeCall) -> RemotingAnswer:
     node, offset, topic = call.broker, call.number("offset"), call.text("topic", "")
     found = []
     for broker in node.brokers():
-        if broker.store is not None and _is_ours(broker, node.live.border(broker), offset):
+        first, end = _had_by(broker, node.live.border(broker))
+        if broker.store is not None and not first <= offset < end:
             message = broker.store.message_at(offset)
             if message is not None and topic in ("", message.record.topic):
                 found.append(message)
