@@ -6,7 +6,8 @@ file                   what it has
 topics.json            every topic with its queues; read and written
 subscriptionGroup.json every consumer group, with the settings that RocketMQ gives a new one
 consumerOffset.json    the next offset to consume of each group, topic and queue
-delayOffset.json       of each level of delay, the first message that was not due when the store got its last one
+delayOffset.json       of each level of delay, the first message that the followed broker had not sent on; of a store
+                       without a copy of that, the first one that was not due when the store got its last one
 ====================== ===========================================================================================
 
 A broker whose ``storePathRootDir`` is the store looks for them in its folder ``config``. Log, queues and the classic
@@ -104,8 +105,13 @@ def config_files(store: Store) -> dict[str, Any]:
 
 
 def _delay_offsets(store: Store) -> dict[str, int]:
-    """What was stored a delay before the last message was due then, and its broker has sent it on."""
-    queues = min(store.find_queues(SCHEDULE_TOPIC) or 0, len(LEVELS_MS))
+    """As they were copied from the broker that is followed.
+
+    Without a copy: what was stored a delay before the last message was due then, and its broker has sent it on.
+    """
+    queues, copied = min(store.find_queues(SCHEDULE_TOPIC) or 0, len(LEVELS_MS)), store.groups.delay_offsets
+    if copied:
+        return {str(level): offset for level, offset in sorted(copied.items())}
     return {
         str(queue_id + 1): store.offset_by_time(
             SCHEDULE_TOPIC, queue_id, max(0, store.last_store_ms - LEVELS_MS[queue_id]), Boundary.LOWER

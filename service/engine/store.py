@@ -273,6 +273,11 @@ class Store:
             )
 
     @property
+    def followed_below(self) -> int:
+        """Physical offset below which the log is that of a RocketMQ broker; 0 if nothing of it is."""
+        return self._hot.followed_below
+
+    @property
     def is_followed(self) -> bool:
         """Whether a follower of a broker writes the log, and nobody else."""
         return self._hot.is_followed

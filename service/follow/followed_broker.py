@@ -19,6 +19,8 @@ class FollowState(StrEnum):
 
     CONNECTING = "connecting"
     """The broker is not reached; it is tried again."""
+    WAITING = "waiting"
+    """The broker has no log yet: it is looked for again."""
     FOLLOWING = "following"
     BEHIND = "behind"
     """It follows, and lags more than ``follow.behind_ms``."""
@@ -74,6 +76,22 @@ class FollowedBroker:
     def lag_bytes(self) -> int:
         """Bytes that the broker had, when it was asked last, and that are not durable here."""
         return max(0, (self.live_max_offset or 0) - self.end)
+
+    def stats(self) -> dict[str, object]:
+        """Returns what ``tierlog stats`` tells of it, by name."""
+        return {
+            "state": self.state.value,
+            "error": self.error,
+            "hint": self.hint,
+            "store_id": self.store_id,
+            "cluster": self.cluster or None,
+            "address": self.address,
+            "end": self.end,
+            "lag_bytes": self.lag_bytes,
+            "lag_ms": self.lag_ms,
+            "margin_ms": self.margin_ms,
+            "gap_bytes": self.gap_bytes,
+        }
 
     @property
     def is_promoted(self) -> bool:

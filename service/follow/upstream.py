@@ -52,7 +52,11 @@ class BrokerNow:
 
 
 class BrokerLink(Protocol):
-    """One stretch of following a broker. For one thread; :meth:`close` may be called from any."""
+    """One stretch of following a broker.
+
+    The source is for one thread. :meth:`now` and :meth:`state` are for one thread each, beside it, and take some
+    seconds where the broker is slow. :meth:`close` may be called from any.
+    """
 
     source: LogSource
     cluster: str
@@ -68,8 +72,12 @@ class BrokerLink(Protocol):
         """Returns topics, groups and offsets as a slave copies them; raises :class:`UnavailableError`."""
         ...
 
+    def goes_on_at(self, offset: int) -> bool:
+        """Whether the broker itself says that its log goes on behind an offset; False where it cannot be asked."""
+        ...
+
     def close(self) -> None:
-        """Ends a read that waits, too. Idempotent."""
+        """Ends a read that waits, too, and questions under way soon. Idempotent."""
         ...
 
 
@@ -114,23 +122,31 @@ class _Link:
     address: str | None
     facts: BrokerFacts | None
     client: BrokerClient | None
+    copying: BrokerClient | None = None
+    """Asked for all that lies beside the log, which takes a broker a while; one client asks one thing at a time."""
 
     def now(self) -> BrokerNow:
         if self.client is None:
             return BrokerNow(self.source.bounds())
         info = runtime_info(self.client)
+        if isinstance(self.source, RemoteLog):
+            self.source.told(info)
         return BrokerNow(bounds_in(info), _disk_used(info))
 
     def state(self) -> BrokerState:
         if isinstance(self.source, BrokerDirectory):
             return self.source.state()
-        assert self.client is not None
-        return copied_state(self.client)
+        assert self.copying is not None
+        return copied_state(self.copying)
+
+    def goes_on_at(self, offset: int) -> bool:
+        return self.client is not None and bounds_in(runtime_info(self.client)).max_offset > offset
 
     def close(self) -> None:
         self.source.close()
-        if self.client is not None:
-            self.client.close()
+        for client in (self.client, self.copying):
+            if client is not None:
+                client.abandon()
 
 
 class RemoteBroker:
@@ -150,7 +166,9 @@ class RemoteBroker:
 
     def connect(self) -> BrokerLink:
         found = self.find()
-        client = BrokerClient(found.address, clock=self._clock, credentials=self._credentials)
+        client, copying = (
+            BrokerClient(found.address, clock=self._clock, credentials=self._credentials) for _ in range(2)
+        )
         try:
             facts = facts_of(client)
             check_followable(facts)
@@ -162,7 +180,7 @@ class RemoteBroker:
             client.close()
             raise
         self.known = found
-        return _Link(source, facts.cluster or found.cluster, found.address, facts, client)
+        return _Link(source, facts.cluster or found.cluster, found.address, facts, client, copying)
 
     def find(self) -> BrokerAddress:
         """Asks the nameservers; while none answers, or none knows it, the broker is where it was."""
@@ -232,7 +250,7 @@ class DirectoryBroker:
                 self._root, fs=self._fs, clock=self._clock, client=client,
                 held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
                 max_held_bytes=self._settings.max_held_bytes,
-                is_controller_mode=self._is_controller_mode(), segment_bytes=self._size_of_first_segment(client),
+                is_controller_mode=self._is_controller_mode(),
             )  # fmt: skip
         except BaseException:
             if client is not None:
@@ -252,13 +270,6 @@ class DirectoryBroker:
         if self._facts is not None:
             return self._facts.is_dledger
         return any(name.startswith(_DLEDGER_FOLDER) for name in self._fs.list_dir(self._root))
-
-    def _size_of_first_segment(self, client: BrokerClient | None) -> int | None:
-        """Returns the size that the first segment will have, if the broker says that it has had no message yet."""
-        with contextlib.suppress(UnavailableError):
-            if client is not None and self._facts is not None and bounds_in(runtime_info(client)).is_empty:
-                return self._facts.segment_bytes
-        return None
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""

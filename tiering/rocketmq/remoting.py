@@ -79,6 +79,7 @@ class BrokerClient:
         self._tls = tls
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
+        self._is_abandoned = False
         self._opaque = 0
 
     def request(self, code: int, fields: Mapping[str, str] = _NOTHING, body: bytes = b"") -> Reply:
@@ -91,19 +92,25 @@ class BrokerClient:
             frame = Frame(code, self._opaque, 0, self._signed(fields, body), body, language="PYTHON")
             data = encode_frame(frame)
             try:
-                if self._connection is not None:
+                if self._connection is not None and not self._is_abandoned:
                     # it may have been closed while nothing was asked: then once more
                     with contextlib.suppress(ConnectionError):
                         return self._exchange(self._connection, data)
                     self._disconnect()
-                self._connection = self._connect()
-                return self._exchange(self._connection, data)
+                if not self._is_abandoned:
+                    connection = self._connection = self._connect()
+                    if not self._is_abandoned:
+                        return self._exchange(connection, data)
+                raise UnavailableError(f"{self.address} is not asked any more")
             except OSError as error:
                 self._disconnect()
                 raise UnavailableError(f"{self.address} did not answer: {_words(error)}") from error
             except InvalidRequestError as error:
                 self._disconnect()
                 raise UnavailableError(f"{self.address} does not speak RocketMQ's protocol: {error.message}") from error
+            finally:
+                if self._is_abandoned:
+                    self._disconnect()
 
     def ask(self, code: RequestCode, fields: Mapping[str, str] = _NOTHING, body: bytes = b"") -> Reply:
         """Sends a request and returns its answer if it succeeded.
@@ -131,6 +138,19 @@ class BrokerClient:
         """Closes the connection; a later request opens another."""
         with self._lock:
             self._disconnect()
+
+    def abandon(self) -> None:
+        """Ends a request that waits, unless it still connects, and refuses later ones. At once, on any thread."""
+        self._is_abandoned = True
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for an answer
+        if self._lock.acquire(blocking=False):  # else whoever asks disconnects
+            try:
+                self._disconnect()
+            finally:
+                self._lock.release()
 
     def _signed(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
         if self._credentials is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from tierlog.service.config.settings import Settings
@@ -19,13 +20,15 @@ from tierlog.service.engine.parts import Components
 from tierlog.service.engine.restore import restore_volume
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import Clock, SystemClock
-from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.followed_log import FollowedLog
 from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.lifecycle.last_head import read_last_head
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 from tierlog.tiering.objects.object_store import ObjectStore
 
 #: What is in no published segment is in a tail after so long at most.
@@ -214,10 +217,27 @@ class FollowedStore:
         """Makes topics as the broker has them, durably; those that are there get no fewer queues."""
         self._hot.copy_topics([(each.name, each.queues, each.archive) for each in topics])
 
-    def copy_groups(self, groups: Sequence[CopiedGroup]) -> None:
-        """Sets groups to where they are at the broker, durably; nothing is written where nothing has changed."""
-        for each in groups:
-            self.store.groups.copy(each.name, each.offsets)
+    def copy_groups(
+        self, groups: Sequence[CopiedGroup], delay_offsets: Mapping[int, int] = MappingProxyType({})
+    ) -> Mapping[str, StoreError]:
+        """Sets groups, and what of each level of delay was sent on, to where they are at the broker, in one durable
+        write; none where nothing has changed. Returns the groups that cannot be kept, and why.
+        """
+        return self.store.groups.copy({each.name: each.offsets for each in groups}, delay_offsets)
+
+    def keep_delayed(self, border: int, newest_ms: int) -> int:
+        """Returns the border below which the log may go, at most ``border``, if it is to be promoted later.
+
+        What the broker had not sent on of its levels of delay stays: the archive has fillers in its place.
+        """
+        groups, least = self.store.groups, border
+        for level, offset in groups.delay_offsets.items():
+            queues = range(self.store.find_queues(SCHEDULE_TOPIC) or 0)
+            if level - 1 in queues and offset >= self.store.hot_offset(SCHEDULE_TOPIC, level - 1):
+                with self.store.pull_records(SCHEDULE_TOPIC, level - 1, offset, 1) as found:
+                    places = (decode_record(part, verify=False).physical_offset for part in found.parts)
+                    least = min([least, *places])
+        return least
 
     def note_broker(self, cluster: str, address: str) -> None:
         """Makes durable where the broker was reached, for a process that begins while it is not."""

@@ -34,7 +34,7 @@ def test_topics_offsets_and_progress_are_those_of_the_store(
         store.append([Message("orders", b"%d" % number, (f"k{number}",)) for number in range(500)])
         store.append([Message("payments", bytes(1_000)) for _ in range(2_000)])
         offsets = {("orders", 0): 20, ("orders", 2): 7, ("payments", 0): 2_000}
-        store.groups.copy("shop", offsets)
+        store.groups.copy({"shop": offsets})
         counts = store.queue_counts()
         ends = {(name, at): store.offsets(name, at) for name, count in counts.items() for at in range(count)}
     export_config(root, root / "config")

@@ -20,7 +20,14 @@ from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import read_state
 from tierlog.tiering.rocketmq.log_source import LogSource, OffsetGoneError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
-from tierlog.tiering.rocketmq.remoting import BrokerAddress, BrokerClient, copied_state, facts_of, find_brokers
+from tierlog.tiering.rocketmq.remoting import (
+    BrokerAddress,
+    BrokerClient,
+    copied_state,
+    facts_of,
+    find_brokers,
+    runtime_info,
+)
 
 pytestmark = pytest.mark.timeout(300)
 _LIMIT_S = 60.0
@@ -127,6 +134,8 @@ def test_both_sources_give_the_bytes_of_the_files(folder: Path, producer: RealCl
             found, wanted = bytes(piece), paths.segment(base).read_bytes()[: len(piece)]
             assert found == wanted, f"{type(follower.source).__name__} differs in segment {base}"
     for source in sources:
+        if isinstance(source, RemoteLog):
+            source.told(runtime_info(client))
         assert source.settled() >= end  # the broker flushes at once
         with pytest.raises(OffsetGoneError):
             source.begin(end + (1 << 30))

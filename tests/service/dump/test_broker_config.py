@@ -33,8 +33,8 @@ def written(root: Path) -> Path:
             clock.advance(LEVELS_MS[1] // 2)
         store.append([Message("orders", b"last", queue_id=0)])
         store.flush()
-        store.groups.copy("shop", {("orders", 0): 3, ("orders", 1): 2})
-        store.groups.copy("archive%shop", {("orders", 0): 1})
+        store.groups.copy({"shop": {("orders", 0): 3, ("orders", 1): 2}})
+        store.groups.copy({"archive%shop": {("orders", 0): 1}})
     return root
 
 
@@ -58,6 +58,14 @@ def test_a_delayed_message_that_was_not_due_yet_is_left_to_the_broker(tmp_path: 
             stored = [one.record.store_ms for one in store.pull(SCHEDULE_TOPIC, level - 1, 0, 32).messages]
             assert [time < due_ms for time in stored] == [number < offset for number in range(len(stored))]
             assert 0 < offset <= len(stored)
+
+
+def test_offsets_of_delays_are_those_that_were_copied_from_the_broker(tmp_path: Path) -> None:
+    root = written(tmp_path / "store")
+    with Store.open(root, settings=tiny_settings()) as store:
+        store.groups.copy({}, {2: 1, 1: 4})
+    export_config(root, root / "config")
+    assert read_state(LocalFileSystem(), StorePaths(root)).delay_offsets == {1: 4, 2: 1}
 
 
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:

@@ -217,25 +217,6 @@ def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(sourc
         assert not upstream.is_back()
 
 
-def test_files_of_a_broker_that_has_had_no_message_are_followed_if_the_broker_says_so(tmp_path: Path) -> None:
-    log, paths = broker_log(60), StorePaths(tmp_path)
-    paths.commitlog.mkdir()
-    with cluster_of(broker_a=BrokerLog(b"")) as cluster:
-        settings = FollowSettings(broker="broker-a", store=tmp_path, namesrv=cluster.nameserver.address)
-        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
-        link = upstream.connect()
-        assert (link.source.segment_bytes, link.now().bounds) == (log.segment_bytes, LogBounds(0, 0))
-        link.source.begin(0)
-        assert not link.source.read(0.0)
-        paths.segment(0).write_bytes(log.data[: log.segment_bytes])
-        cluster.brokers[0].grow(log)
-        assert link.source.read(20.0)
-        link.close()
-        paths.segment(0).unlink()
-        with pytest.raises(NotFoundError, match="has no log here"):  # of one that has had some, this is not the folder
-            upstream.connect()
-
-
 def test_files_of_a_broker_with_dledger_are_refused_by_name_though_nobody_answers(tmp_path: Path) -> None:
     (tmp_path / "dledger-n0").mkdir()
     settings = FollowSettings(broker="broker-a", store=tmp_path)

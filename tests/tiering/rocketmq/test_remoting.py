@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -119,9 +120,32 @@ def test_who_does_not_answer_is_not_waited_for_without_an_end() -> None:
         client = BrokerClient(f"127.0.0.1:{server.getsockname()[1]}", clock=SystemClock(), timeout_s=0.2)
         with pytest.raises(UnavailableError, match="did not answer"):
             client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-        client.close()
     with pytest.raises(UnavailableError, match=r"did not answer: .*refused"):
         client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+    client.close()
+
+
+def test_abandoning_ends_a_request_that_waits_and_refuses_further_ones() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = BrokerClient(f"127.0.0.1:{server.getsockname()[1]}", clock=SystemClock(), timeout_s=60)
+        failures: list[UnavailableError] = []
+
+        def ask() -> None:
+            try:
+                client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            except UnavailableError as error:
+                failures.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(1)  # it waits for the answer
+            client.abandon()
+            asking.join(20)
+        assert failures
+        with pytest.raises(UnavailableError, match="not asked any more"):
+            client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 def test_other_frames_before_the_answer_do_not_keep_it_from_ending_in_time(broker: FakeBroker) -> None:

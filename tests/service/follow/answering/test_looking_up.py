@@ -209,7 +209,7 @@ def test_tools_that_ask_every_broker_of_a_topic_get_an_empty_part_and_no_error(t
         assert client.document(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)["offsetTable"] == {}
         assert client.document(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g"})["topicList"] == []
         assert client.document(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic)["groupList"] == []
-        world.followed[0].engine.store.groups.copy("copied", {("orders", 0): 3})
+        world.followed[0].engine.store.groups.copy({"copied": {("orders", 0): 3}})
         assert client.document(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic)["groupList"] == ["copied"]
         assert client.document(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["tierlog.broker-a"] == "following"
         assert f"brokerName=tierlog-{CLUSTER}" in client.done(RequestCode.GET_BROKER_CONFIG).body.decode()

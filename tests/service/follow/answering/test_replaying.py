@@ -113,7 +113,7 @@ def test_offsets_of_a_group_are_kept_and_are_not_those_of_its_namesake(tmp_path:
     with answering_world(tmp_path, [log("a"), log("b")]) as world, world.client() as client:
         registered(world)
         stores = [one.engine.store for one in world.followed]
-        stores[1].groups.copy("replayer", {("orders", 1): 29})
+        stores[1].groups.copy({"replayer": {("orders", 1): 29}})
         place = {"consumerGroup": "replayer", "topic": _TOPIC, "queueId": 3}
         assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields["offset"] == "0"
         client.done(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 7})
