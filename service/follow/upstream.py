@@ -267,17 +267,15 @@ class DirectoryBroker:
         return any(name.startswith(_DLEDGER_FOLDER) for name in self._fs.list_dir(self._root))
 
     def _directory(self, client: BrokerClient | None) -> BrokerDirectory:
-        """Opens the broker's files; of one that says it has had no message yet, with the size of its segments."""
-        has_messages = None if client is None else self._has_messages(client)
+        """Opens the broker's files; those of one that has had messages are not waited for."""
         try:
             return BrokerDirectory(
                 self._root, fs=self._fs, clock=self._clock, client=client,
                 held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
                 max_held_bytes=self._settings.max_held_bytes, is_controller_mode=self._is_controller_mode(),
-                segment_bytes=self._facts.segment_bytes if self._facts is not None and has_messages is False else None,
             )  # fmt: skip
         except NoLogYetError as error:
-            if not has_messages:
+            if client is None or not self._has_messages(client):
                 raise
             raise NotFoundError(
                 f"broker {self.name} has had messages, and no log is here", path=error.path,
@@ -285,11 +283,11 @@ class DirectoryBroker:
             ) from error  # fmt: skip
 
     @staticmethod
-    def _has_messages(client: BrokerClient) -> bool | None:
-        """Asks the broker whether it has had any; None if it does not say."""
+    def _has_messages(client: BrokerClient) -> bool:
+        """Asks the broker whether it has had any; not if it does not say."""
         with contextlib.suppress(UnavailableError):
-            return not bounds_in(runtime_info(client)).is_empty
-        return None
+            return bounds_in(runtime_info(client)).max_offset > 0
+        return False
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""
