@@ -145,6 +145,8 @@ class Follower:
         self._failures = 0
         self._look_s = self._copy_s = self._came_s = self._clock.monotonic_s()
         self._gone_s: float | None = None
+        #: What the broker told of itself last.
+        self._told: tuple[BrokerFacts | None, BrokerNow] | None = None
         #: When the broker was looked at last, and lag and margin then.
         self._looked: tuple[int, int, int | None] | None = None
         #: When the broker's log was first seen to end at or above an offset, and that offset: what lags since when.
@@ -445,27 +447,27 @@ class Follower:
         if is_time:
             self._look_s = now_s + _LOOK_EVERY_S
             question.ask()
-        broker, store = self.broker, self._opened
+        broker, now = self.broker, None
         try:
             now = question.answer(wait_s)
         except SourceLostError:
             raise
         except StoreError:
             self._look_s = now_s + _LOOK_AGAIN_S
-        else:
-            if now is not None:
-                broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
-                broker.margin_ms = margin_ms(
-                    connection.facts, now, store.end - store.end % self._segment_bytes, store.last_store_ms,
-                    self._clock.now_ms(),
-                )  # fmt: skip
-        if is_time:
+        if now is not None:
+            self._told = connection.facts, now
+            broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
+        if is_time or now is not None:
             self._measure()
         return is_time
 
     def _measure(self) -> None:
-        """Says how far the store is behind the broker, as far as that is known."""
-        self.broker.gap_bytes = self._opened.gap_bytes
+        """Says how far the store is behind what the broker told last."""
+        broker, store = self.broker, self._opened
+        broker.gap_bytes = store.gap_bytes
+        if self._told is not None:
+            segment = store.end - store.end % self._segment_bytes
+            broker.margin_ms = margin_ms(*self._told, segment, store.last_store_ms, self._clock.now_ms())
         self._measure_lag()
         self._looked = self._clock.now_ms(), self.broker.lag_ms, self.broker.margin_ms
 
