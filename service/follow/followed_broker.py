@@ -56,6 +56,8 @@ class FollowedBroker:
     hint: str | None = None
     store: Store | None = None
     """The open store; None while it is opened again, as after a gap."""
+    slaves: Sequence[str] = ()
+    """Where its slaves answer, as a nameserver said last."""
     topics: Sequence[BrokerTopic] = field(default=())
     """The topics of the broker when they were copied last."""
     live_min_offset: int | None = None
@@ -63,7 +65,7 @@ class FollowedBroker:
     live_max_offset: int | None = None
     """Physical offset where the broker's log ended when it was asked last."""
     end: int = 0
-    """Physical offset below which everything is durable here."""
+    """Physical offset below which everything is durable here; of a promoted store, where what it took itself begins."""
     lag_ms: int = 0
     margin_ms: int | None = None
     """ms until the broker may remove what is not durable here; None while that is not known."""
@@ -90,6 +92,11 @@ class FollowedBroker:
             "margin_ms": self.margin_ms,
             "gap_bytes": self.gap_bytes,
         }
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether the store takes messages itself."""
+        return self.state in (FollowState.PROMOTED, FollowState.TWO_WRITERS)
 
     @property
     def problem(self) -> ReadinessProblem | None:

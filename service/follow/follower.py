@@ -39,6 +39,7 @@ from tierlog.tiering.base.errors import (
 )
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.format.record import BLANK
+from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.hot.topics import validate_foreign_topic
 from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.broker_files import BrokerState
@@ -156,18 +157,27 @@ class Follower:
 
     # its life
 
-    def open(self, *, restore: bool = False) -> None:
+    def open(self, *, restore: bool = False, promote_now: bool = False) -> None:
         """Opens the store; a new one needs the broker, whose segments it takes.
 
-        Where the broker has no log yet, the store is made when it has one. Raises what :meth:`Upstream.connect` and
-        :meth:`FollowedStore.open` raise.
+        Where the broker has no log yet, the store is made when it has one.
+        ``promote_now`` makes one that follows take messages at once, whatever the broker had that is not here. Raises
+        what :meth:`Upstream.connect` and :meth:`FollowedStore.open` raise, and :class:`InvalidRequestError` for one
+        that is to be promoted while its broker is there.
         """
         found = self._place.identity()
-        if found is not None and not found.followed and self._settings.promote:
-            self._open_promoted()
+        if found is not None and found.broker is not None:
+            self.broker.cluster, self.broker.address = found.broker
+            self._upstream.remember(found.broker[1])
+        if found is not None and not found.followed and (self._settings.promote or promote_now):
+            self._open_promoted(found.followed_below)
             return
+        if promote_now:
+            self._check_promotable(found)
         if found is not None and not restore:
             self._open(found.segment_bytes, 0)
+            if promote_now:
+                self._promote()
             return
         if self._place.cold_url is None:
             raise InvalidRequestError(
@@ -190,6 +200,22 @@ class Follower:
         finally:
             connection.close()
         self._open(size, bounds.min_offset - bounds.min_offset % size, restore=self._restores)
+
+    def _check_promotable(self, found: StoreIdentity | None) -> None:
+        if found is None:
+            raise InvalidRequestError(
+                "there is no store yet that could take messages in the broker's place", hint="follow the broker first"
+            )
+        if not self._settings.nameservers:
+            raise InvalidRequestError(
+                "whether the broker is gone is asked where it answers, which no nameserver says",
+                hint="give --namesrv HOST:PORT with --promote-now",
+            )
+        if self._upstream.is_back():
+            raise InvalidRequestError(
+                f"broker {self.broker.name} is there, and takes messages itself",
+                hint="stop it first; --promote, without -now, waits until it is gone",
+            )
 
     def start(self) -> None:
         """Begins to follow."""
@@ -233,6 +259,7 @@ class Follower:
                 self._note(FollowState.CONNECTING, StoreError(f"{type(error).__name__}: {error}"))
             if self._stopping.is_set():
                 return
+            self.broker.slaves = self._upstream.slaves
             self._age()
             try:
                 self._consider_promotion()
@@ -277,10 +304,10 @@ class Follower:
         broker.store, broker.end, broker.gap_bytes = store.store, store.end, store.gap_bytes
         self._changed(broker)
 
-    def _open_promoted(self) -> None:
+    def _open_promoted(self, followed_below: int) -> None:
         self._promoted = store = self._place.open_promoted()
         store.start()
-        self.broker.store = store
+        self.broker.store, self.broker.end = store, followed_below
         self._note(FollowState.PROMOTED)
         self._changed(self.broker)
 
@@ -317,6 +344,7 @@ class Follower:
                 return
             broker, source = self.broker, connection.source
             broker.cluster, broker.address = connection.cluster or broker.cluster, connection.address
+            broker.slaves = self._upstream.slaves
             if source.segment_bytes != self._segment_bytes:
                 raise StoreMismatchError(
                     f"the broker's segments have {source.segment_bytes} bytes now, those of the store "
@@ -325,6 +353,8 @@ class Follower:
                 )
             if not self._settings.system_topics:  # decided before their first record is here
                 self._opened.copy_topics([CopiedTopic(name, 1, archive=False) for name in SYSTEM_TOPICS])
+            if broker.address is not None:
+                self._opened.note_broker(broker.cluster, broker.address)
             self._seen.clear()
             questions = _Questions(connection)
             self._look_s = self._copy_s = self._clock.monotonic_s()
@@ -556,13 +586,23 @@ class Follower:
         if quiet_s * 1000 < self._settings.promote_after_ms:
             return
         if not is_all_here:
+            lacks = f"{broker.lag_bytes} bytes of its log are not here"
+            if broker.live_max_offset is None:  # it was gone already when this process began
+                lacks = "where its log ended is not known"
             raise SourceLostError(
-                f"the broker is gone, and {broker.lag_bytes} bytes of its log are not here: the store is not promoted",
-                hint="start the broker again until they are, or promote without them: docs/adopting_rocketmq.md",
+                f"the broker is gone, and {lacks}: the store is not promoted",
+                hint="start the broker until all is here, or begin once with --promote-now, which gives up the rest",
             )
-        # Killed before `store.json` says so: the next start finds the broker gone again. After it: promoted.
-        self._store.promote()
-        self._promoted, self._store = self._store.store, None
+        self._promote()
+
+    def _promote(self) -> None:
+        """Makes the store one that takes messages.
+
+        Killed before `store.json` says so: the store follows, and the next start decides anew. After it: promoted.
+        """
+        store, broker = self._opened, self.broker
+        store.promote()
+        self._promoted, self._store, broker.end = store.store, None, store.end
         self._note(FollowState.PROMOTED)
         _LOG.warning("broker %s is gone: store %s takes messages from now on", broker.name, broker.store_id)
         self._changed(broker)
@@ -570,9 +610,7 @@ class Follower:
     def _watch(self) -> None:
         """Looks for a broker that comes back, which would take messages beside the store that was promoted."""
         while not self._clock.wait(self._stopping, _LOOK_AGAIN_S):
-            if self.broker.address is None or self._upstream.is_gone():
-                self._note(FollowState.PROMOTED)
-            else:
+            if self._upstream.is_back():
                 self._note(
                     FollowState.TWO_WRITERS,
                     StoreError(
@@ -580,6 +618,8 @@ class Follower:
                         hint="docs/adopting_rocketmq.md, a broker that comes back",
                     ),
                 )
+            else:
+                self._note(FollowState.PROMOTED)
 
 
 def copied_groups(state: BrokerState) -> list[CopiedGroup]:

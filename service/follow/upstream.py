@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +19,7 @@ from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource
-from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
+from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, check_log_format
 from tierlog.tiering.rocketmq.remoting import (
     BrokerAddress,
     BrokerClient,
@@ -28,13 +28,15 @@ from tierlog.tiering.rocketmq.remoting import (
     bounds_in,
     copied_state,
     facts_of,
-    find_master,
+    find_brokers,
     parse_address,
     runtime_info,
 )
 
 #: Where segments of a broker's directory get their second name.
 HELD_FOLDER = "tierlog-held"
+#: What a broker in controller mode keeps in its directory, and no other.
+_EPOCHS_FILE = "epochFileCheckpoint"
 _PROBE_S = 1.0
 
 
@@ -82,6 +84,15 @@ class Upstream(Protocol):
 
     name: str
 
+    @property
+    def slaves(self) -> Sequence[str]:
+        """Where its slaves answer, as a nameserver said last."""
+        ...
+
+    def remember(self, address: str) -> None:
+        """Takes the address of the master, as an earlier process knew it; what nameservers say counts more."""
+        ...
+
     def connect(self) -> BrokerLink:
         """Finds the broker, the newest master of its name.
 
@@ -91,7 +102,14 @@ class Upstream(Protocol):
         ...
 
     def is_gone(self) -> bool:
-        """Whether nobody listens any more where the broker did; False as well while that cannot be told."""
+        """Whether nobody listens any more where the broker did, nor where a slave of it would that may become master.
+
+        False as well while that cannot be told.
+        """
+        ...
+
+    def is_back(self) -> bool:
+        """Whether somebody listens where the broker did, or where a nameserver says that its master is."""
         ...
 
 
@@ -137,7 +155,12 @@ class RemoteBroker:
         self._settings = settings
         self._clock = clock
         self._credentials = credentials_of(settings)
-        self._known: BrokerAddress | None = None
+        #: Where the master was reached last.
+        self.known: BrokerAddress | None = None
+        self.slaves: Sequence[str] = ()
+
+    def remember(self, address: str) -> None:
+        self.known = BrokerAddress(self.name, "", address)
 
     def connect(self) -> BrokerLink:
         found = self.find()
@@ -154,22 +177,46 @@ class RemoteBroker:
         except BaseException:
             client.close()
             raise
-        self._known = found
+        self.known = found
         return _Link(source, facts.cluster or found.cluster, found.address, facts, client, copying)
 
     def find(self) -> BrokerAddress:
         """Asks the nameservers; while none answers, or none knows it, the broker is where it was."""
         try:
-            return find_master(
+            found = self._ask()
+        except (UnavailableError, NotFoundError):
+            if self.known is None:
+                raise
+            return self.known
+        if not found.address and self.known is None:
+            raise UnavailableError(f"broker {self.name} has no master now")
+        return found if found.address or self.known is None else self.known
+
+    def _ask(self) -> BrokerAddress:
+        """Asks the nameservers."""
+        try:
+            found = find_brokers(
                 self._settings.nameservers, self.name, clock=self._clock, credentials=self._credentials
             )  # fmt: skip
-        except (UnavailableError, NotFoundError):
-            if self._known is None:
-                raise
-            return self._known
+        except NotFoundError:
+            self.slaves = ()
+            raise
+        self.slaves = found.slaves
+        return found
 
     def is_gone(self) -> bool:
-        return self._known is not None and is_refused(self._known.address)
+        if self.known is None or _listens(self.known.address) is not False:
+            return False
+        with contextlib.suppress(UnavailableError, NotFoundError):
+            found = self._ask()
+            return all(_listens(address) is False for address in found.all)
+        return True
+
+    def is_back(self) -> bool:
+        where = [] if self.known is None else [self.known.address]
+        with contextlib.suppress(UnavailableError, NotFoundError):
+            where.append(self._ask().address)
+        return any(_listens(address) for address in where if address)
 
 
 class DirectoryBroker:
@@ -183,27 +230,39 @@ class DirectoryBroker:
         self._fs = fs
         self._remote = RemoteBroker(name, settings, clock)
         self._facts: BrokerFacts | None = None
-        self._known: BrokerAddress | None = None
+
+    @property
+    def slaves(self) -> Sequence[str]:
+        return self._remote.slaves
+
+    def remember(self, address: str) -> None:
+        self._remote.remember(address)
 
     def connect(self) -> BrokerLink:
         client = self._client()
         facts = self._facts
-        if facts is not None and facts.is_dledger:
-            raise InvalidRequestError(f"broker {self.name} runs with DLedger, whose log has another format")
         try:
+            if facts is not None:
+                check_log_format(facts)
             source = BrokerDirectory(
                 self._root, fs=self._fs, clock=self._clock, client=client,
                 held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
                 max_held_bytes=self._settings.max_held_bytes,
-                is_controller_mode=facts is not None and facts.is_controller_mode,
+                is_controller_mode=self._is_controller_mode(),
             )  # fmt: skip
         except BaseException:
             if client is not None:
                 client.close()
             raise
-        known = self._known
+        known = self._remote.known
         cluster, address = (known.cluster, known.address) if known is not None else ("", None)
         return _Link(source, cluster, address, facts, client)
+
+    def _is_controller_mode(self) -> bool:
+        """Asks its settings, and while they are not known its files."""
+        if self._facts is not None:
+            return self._facts.is_controller_mode
+        return self._fs.exists(self._root / _EPOCHS_FILE)
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""
@@ -211,8 +270,8 @@ class DirectoryBroker:
             return None
         client: BrokerClient | None = None
         try:
-            self._known = self._remote.find()
-            client = BrokerClient(self._known.address, clock=self._clock, credentials=credentials_of(self._settings))
+            self._remote.known = known = self._remote.find()
+            client = BrokerClient(known.address, clock=self._clock, credentials=credentials_of(self._settings))
             self._facts = facts_of(client)
             return client
         except (UnavailableError, NotFoundError):  # stopped: its files are all there is, and what was known of it
@@ -221,7 +280,10 @@ class DirectoryBroker:
             return None
 
     def is_gone(self) -> bool:
-        return self._known is not None and is_refused(self._known.address)
+        return self._remote.is_gone()
+
+    def is_back(self) -> bool:
+        return self._remote.is_back()
 
 
 def upstream_of(name: str, settings: FollowSettings, clock: Clock, fs: FileSystem) -> Upstream:
@@ -255,6 +317,10 @@ def check_settings(settings: FollowSettings) -> None:
             "whether the broker is gone is asked where it answers, which no nameserver says",
             hint="give --namesrv HOST:PORT with --promote",
         )
+    if settings.listen is not None and not settings.nameservers:
+        raise InvalidRequestError(
+            "who looks for the archive asks a nameserver, and none is named", hint="give --namesrv with --listen"
+        )
     for address in settings.nameservers:
         parse_address(address)
     credentials_of(settings)
@@ -283,15 +349,15 @@ def credentials_of(settings: FollowSettings) -> Credentials | None:
     return Credentials(settings.access_key, secret)
 
 
-def is_refused(address: str) -> bool:
-    """Whether this machine's or another's answer is that nobody listens there; silence is no such answer."""
+def _listens(address: str) -> bool | None:
+    """Whether somebody listens there; None where that cannot be told: silence says neither."""
     try:
         with contextlib.closing(socket.create_connection(parse_address(address), timeout=_PROBE_S)):
-            return False
+            return True
     except ConnectionRefusedError:
-        return True
-    except (OSError, StoreError):
         return False
+    except (OSError, StoreError):
+        return None
 
 
 def _disk_used(info: Mapping[str, str]) -> float | None:

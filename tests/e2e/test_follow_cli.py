@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.objects.real_s3 import free_port
 from tests.support.processes.shell import Shell, command
 from tests.support.rocketmq.fake_cluster import FakeCluster, cluster_of
 from tests.support.stores.followed import broker_log
 from tierlog.service.exit_codes import WRONG_USE
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.rocketmq.codes import RequestCode
+from tierlog.tiering.rocketmq.remoting import BrokerClient, runtime_info
 
 SIZES = ["--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
 
@@ -133,6 +137,32 @@ def test_while_its_only_store_is_not_open_the_process_tells_health_and_metrics(t
         assert get(f"{url}/readyz")["status"] == "ready"
 
 
+def test_where_it_listens_is_told_to_the_nameserver_at_each_start_and_taken_back_at_each_stop(tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    with cluster_of(broker_a=broker_log()) as cluster:
+        nameserver = cluster.nameserver
+        for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
+            nameserver.answer(code, b"")
+
+        def told(code: RequestCode) -> set[tuple[str, str]]:
+            asked = [frame.fields for frame in nameserver.asked if frame.code == code]
+            return {(fields["brokerName"], fields["brokerAddr"]) for fields in asked}
+
+        entries = {("tierlog-east", listen), ("tierlog-east-archive", listen)}
+        for is_there in (True, True, False):  # the archive is needed most when the broker is away
+            if not is_there:
+                cluster.brokers[0].close()
+            nameserver.asked.clear()
+            arguments = [*where(cluster, tmp_path, "broker-a"), "--listen", listen]
+            with command("follow", *arguments, says="following", quiet=False):
+                eventually(lambda: told(RequestCode.REGISTER_BROKER) == entries)
+                client = BrokerClient(listen, clock=SystemClock())
+                assert runtime_info(client)["tierlog.broker-a"] == ("following" if is_there else "connecting")
+                client.close()
+                assert not told(RequestCode.UNREGISTER_BROKER)
+            assert told(RequestCode.UNREGISTER_BROKER) == entries
+
+
 def test_a_broker_that_goes_away_leaves_its_store_answering_and_health_says_so(tmp_path: Path) -> None:
     with (
         cluster_of(broker_a=broker_log()) as cluster,
@@ -142,6 +172,29 @@ def test_a_broker_that_goes_away_leaves_its_store_answering_and_health_says_so(t
         cluster.brokers[0].close()
         assert "broker-a" in eventually(lambda: get(f"{url}/readyz")["follow_error"])
         assert found(url, "key-1")
+
+
+def test_a_store_whose_broker_is_lost_takes_messages_when_it_is_told_to(tmp_path: Path, shell: Shell) -> None:
+    with cluster_of(broker_a=broker_log()) as cluster:
+        arguments = where(cluster, tmp_path, "broker-a")
+        shell("follow", *arguments, "--promote-now", "--port", "0", code=WRONG_USE)
+        assert "there is no store yet" in shell.err
+        with command("follow", *arguments, says="following", quiet=False) as url:
+            assert eventually(lambda: found(url, "key-1"))
+        shell("follow", *arguments, "--promote-now", "--port", "0", code=WRONG_USE)
+        assert "stop it first" in shell.err
+        cluster.brokers[0].close()
+        for flag in ("--promote-now", "--promote"):
+            with command("follow", *arguments, flag, says="following", quiet=False) as url:
+                body = json.dumps({"messages": [{"body": "x", "keys": [flag]}]}).encode()
+                headers = {"Content-Type": "application/json"}
+                urllib.request.urlopen(
+                    urllib.request.Request(f"{url}/v1/topics/orders/messages", body, headers)
+                ).close()
+                assert len(found(url, flag)) == len(found(url, "key-1")) == 1
+                assert 'state="promoted"} 1.0' in text(f"{url}/metrics")
+        shell("follow", *arguments, "--port", "0", code=WRONG_USE)
+        assert "takes messages itself" in shell.err
 
 
 def test_what_cannot_be_followed_is_refused_with_a_hint(tmp_path: Path, shell: Shell) -> None:

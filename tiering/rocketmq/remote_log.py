@@ -58,12 +58,21 @@ _FIRST_BYTE, _SECOND_BYTE = 0, 1
 
 def check_followable(facts: BrokerFacts) -> None:
     """Raises :class:`InvalidRequestError` for a broker that copies its log to slaves by another protocol."""
-    for is_so, name in ((facts.is_controller_mode, "controller mode"), (facts.is_dledger, "DLedger")):
-        if is_so:
-            raise InvalidRequestError(
-                f"broker {facts.name} runs in {name}, whose replication is another protocol",
-                hint="follow its store directory instead (--store)",
-            )
+    check_log_format(facts)
+    if facts.is_controller_mode:
+        raise InvalidRequestError(
+            f"broker {facts.name} runs in controller mode, whose replication is another protocol",
+            hint="follow it from its files, on its machine: --store DIR",
+        )
+
+
+def check_log_format(facts: BrokerFacts) -> None:
+    """Raises :class:`InvalidRequestError` for a broker whose log is of another format than all others'."""
+    if facts.is_dledger:
+        raise InvalidRequestError(
+            f"broker {facts.name} runs with DLedger, whose log has another format, over the network and in its files",
+            hint="no source can follow it; a broker in controller mode can be, from its files: --store DIR",
+        )
 
 
 class RemoteLog:

@@ -207,10 +207,18 @@ class BrokerAddress:
 
     name: str
     cluster: str
+    #: Of the master; empty while there is none.
     address: str
+    #: Of its slaves, any of which may become master.
+    slaves: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Master and slaves."""
+        return tuple(filter(None, (self.address, *self.slaves)))
 
 
-def find_master(
+def find_brokers(
     nameservers: Sequence[str],
     broker_name: str,
     *,
@@ -218,10 +226,10 @@ def find_master(
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> BrokerAddress:
-    """Returns the master of this name, of the first nameserver that answers.
+    """Returns master and slaves of this name, of the first nameserver that answers.
 
     Raises :class:`NotFoundError`, which says what names there are, and :class:`UnavailableError` if no nameserver
-    answers or the broker has no master now.
+    answers.
     """
     table = _brokers(nameservers, clock, credentials, tls)
     broker = table.get(broker_name)
@@ -229,10 +237,10 @@ def find_master(
         known = ", ".join(sorted(table)[:20]) or "none"
         raise NotFoundError(f"no broker has the name {broker_name}", hint=f"the nameserver knows: {known}")
     addresses, cluster = broker.get("brokerAddrs"), broker.get("cluster")
-    master = addresses.get(MASTER_ID) if isinstance(addresses, dict) else None
-    if not isinstance(master, str):
-        raise UnavailableError(f"broker {broker_name} has no master now")
-    return BrokerAddress(broker_name, cluster if isinstance(cluster, str) else "", master)
+    by_id = sorted(addresses.items()) if isinstance(addresses, dict) else []
+    told = {number: address for number, address in by_id if isinstance(address, str)}
+    master = told.pop(MASTER_ID, "")
+    return BrokerAddress(broker_name, cluster if isinstance(cluster, str) else "", master, tuple(told.values()))
 
 
 def _brokers(

@@ -169,13 +169,15 @@ def follow(
     cold_url: str | None = None,
     store_id: str | None = None,
     restore: bool = False,
+    promote_now: bool = False,
     ready: Callable[[str], None] = lambda url: print(f"tierlog: following, at {url}", file=sys.stderr, flush=True),
     followers: Callable[[Settings, Tracer], Followers] | None = None,
 ) -> None:
     """Follows the brokers of the settings and serves their stores until SIGTERM or SIGINT. Main thread only.
 
     Raises what :meth:`Followers.of` and :meth:`Followers.open` raise, and :class:`InvalidRequestError` if the address
-    cannot be listened on or the doors are set for several stores. ``followers`` makes others.
+    cannot be listened on or the doors are set for several stores. ``promote_now`` has the stores take messages at once.
+    ``followers`` makes others.
     """
     if len(settings.follow.brokers) > 1 and (settings.rocketmq.listen or settings.rocketmq.grpc_listen):
         raise InvalidRequestError(
@@ -217,7 +219,7 @@ def follow(
             )  # fmt: skip
             app = FollowedStores(app_of, closed_app(found.brokers, metrics, settings, process.control))
             found.listen(app.changed)
-            found.open(restore=restore)
+            found.open(restore=restore, promote_now=promote_now)
             opened.callback(found.stop)
             opened.callback(process.stopping.begin)
             if several:

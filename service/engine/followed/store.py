@@ -63,6 +63,7 @@ class FollowedStore:
         self._parts = parts
         self._hot = parts.hot.store
         self._identity = parts.identity
+        self._broker = parts.identity.broker
         self._clock = clock
         self._log = FollowedLog(self._hot, self._note_times_fall)
         self._limit = 0
@@ -236,6 +237,12 @@ class FollowedStore:
                     places = (decode_record(part, verify=False).physical_offset for part in found.parts)
                     least = min([least, *places])
         return least
+
+    def note_broker(self, cluster: str, address: str) -> None:
+        """Makes durable where the broker was reached, for a process that begins while it is not."""
+        if self._broker != (cluster, address):
+            self._broker = broker = (cluster, address)
+            self._save_identity(lambda identity: replace(identity, broker=broker))
 
     # ends
 

@@ -177,11 +177,16 @@ def _archived_only(node: ArchiveNode, broker: FollowedBroker, query: Query, unti
     while len(found) < query.limit and (left_ms := int((until_s - node.clock.monotonic_s()) * 1000)) > 0:
         page = replace(query, cursor=cursor, timeout_ms=left_ms, limit=max(query.limit, _PAGE))
         answer = store.query(page, page_bytes=_MOST_BYTES)
-        found += [one for one in answer.messages if one.record.physical_offset < border]
+        found += [one for one in answer.messages if _is_ours(broker, border, one.record.physical_offset)]
         cursor = answer.next_cursor
         if cursor is None:
             break
     return found[: query.limit]
+
+
+def _is_ours(broker: FollowedBroker, border: int, offset: int) -> bool:
+    """Whether the broker does not have what lies at an offset: it has removed it, or a promoted store took it."""
+    return offset < border or (broker.is_promoted and offset >= broker.end)
 
 
 @declare(ANSWERS, RequestCode.VIEW_MESSAGE_BY_ID, lane=CallLane.READ)
@@ -194,7 +199,7 @@ def message_by_offset(call: NodeCall) -> RemotingAnswer:
     node, offset, topic = call.broker, call.number("offset"), call.text("topic", "")
     found = []
     for broker in node.brokers():
-        if broker.store is not None and offset < node.live.border(broker):
+        if broker.store is not None and _is_ours(broker, node.live.border(broker), offset):
             message = broker.store.message_at(offset)
             if message is not None and topic in ("", message.record.topic):
                 found.append(message)

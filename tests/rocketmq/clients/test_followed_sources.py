@@ -25,7 +25,7 @@ from tierlog.tiering.rocketmq.remoting import (
     BrokerClient,
     copied_state,
     facts_of,
-    find_master,
+    find_brokers,
     runtime_info,
 )
 
@@ -59,10 +59,10 @@ def master(real: Doors) -> BrokerAddress:
     waiting, clock = threading.Event(), SystemClock()
     for _ in range(int(_LIMIT_S)):
         try:
-            return find_master([real.remoting], "broker-a", clock=clock)
+            return find_brokers([real.remoting], "broker-a", clock=clock)
         except StoreError:  # it registers some time after it was started
             clock.wait(waiting, 1.0)
-    return find_master([real.remoting], "broker-a", clock=clock)
+    return find_brokers([real.remoting], "broker-a", clock=clock)
 
 
 @pytest.fixture

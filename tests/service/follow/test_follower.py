@@ -378,10 +378,60 @@ def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messag
     assert follower.broker.state is FollowState.TWO_WRITERS
     assert follower.broker.problem is not None
     follower.stop()
+    # also by a process that begins then
+    world.broker.gone = True
     again = world.process()
     again.open()
-    assert again.broker.state is FollowState.PROMOTED
+    assert (again.broker.state, again.broker.cluster) == (FollowState.PROMOTED, "east")
+    assert world.broker.remembered == "127.0.0.1:1"
+    world.clock.is_calm = False
+    again.start()
+    world.broker.gone = False
+    _until(lambda: again.broker.state is FollowState.TWO_WRITERS)
+    world.broker.gone = True
+    _until(lambda: again.broker.state is FollowState.PROMOTED)
     again.stop()
+
+
+def test_a_process_that_begins_when_the_broker_is_gone_takes_its_place_only_when_it_is_told_to() -> None:
+    world = FollowerWorld(LOG, promote=True, promote_after_ms=5_000)
+    world.run()
+    world.refuse(UnavailableError("nobody listens"))
+    follower = world.process()
+    with pytest.raises(InvalidRequestError, match="is there, and takes messages itself"):
+        follower.open(promote_now=True)
+    world.broker.gone = True
+    # what the broker had last is not known
+    follower = world.run(*[lambda: world.clock.advance(60_000)] * 5, stops=False)
+    _until(lambda: "where its log ended is not known" in str(follower.broker.error))
+    assert "--promote-now" in str(follower.broker.hint)
+    assert follower.broker.state is FollowState.CONNECTING
+    follower.stop()
+    follower = world.process()
+    follower.open(promote_now=True)
+    assert follower.broker.state is FollowState.PROMOTED
+    assert world.told[-1] == (True, FollowState.PROMOTED)
+    store = follower.broker.store
+    assert store is not None
+    send(store, "orders", 500, 503)
+    follower.stop()
+    # once it is promoted, --promote-now is as --promote
+    follower = world.process()
+    follower.open(promote_now=True)
+    assert follower.broker.state is FollowState.PROMOTED
+    follower.stop()
+
+
+def test_nothing_is_promoted_of_which_there_is_no_store_or_no_way_to_tell_whether_the_broker_is_gone() -> None:
+    world = FollowerWorld(LOG)
+    world.broker.gone = True
+    with pytest.raises(InvalidRequestError, match="there is no store yet"):
+        world.process().open(promote_now=True)
+    world.broker.gone = False
+    world.run()
+    world.follow = world.follow.model_copy(update={"namesrv": ""})
+    with pytest.raises(InvalidRequestError, match="no nameserver says"):
+        world.process().open(promote_now=True)
 
 
 def test_a_broker_that_is_only_silent_is_never_taken_for_gone() -> None:

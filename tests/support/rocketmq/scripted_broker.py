@@ -52,6 +52,9 @@ class ScriptedBroker:
 
     def __init__(self, log: BrokerLog, world: FollowedWorld, *, name: str = "Broker A") -> None:
         self.name = name
+        self.slaves: tuple[str, ...] = ()
+        #: Where an earlier process reached it.
+        self.remembered: str | None = None
         self.log = log
         self.world = world
         self.facts = FACTS
@@ -86,6 +89,12 @@ class ScriptedBroker:
 
     def is_gone(self) -> bool:
         return self.gone
+
+    def is_back(self) -> bool:
+        return not self.gone
+
+    def remember(self, address: str) -> None:
+        self.remembered = address
 
     def step(self) -> None:
         if self.steps:

@@ -327,5 +327,7 @@ def test_brokers_with_another_replication_are_refused_by_its_name(field: str, na
     )  # fmt: skip
     check_followable(facts)
     changed: dict[str, Any] = {field: True}
-    with pytest.raises(InvalidRequestError, match=rf"{name}.*--store"):
+    with pytest.raises(InvalidRequestError, match=rf"{name}.*--store") as caught:
         check_followable(replace(facts, **changed))
+    # only what its files allow is recommended
+    assert ("no source can follow it" in str(caught.value)) is (field == "is_dledger")

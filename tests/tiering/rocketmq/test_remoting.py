@@ -21,7 +21,7 @@ from tierlog.tiering.rocketmq.remoting import (
     bounds_in,
     copied_state,
     facts_of,
-    find_master,
+    find_brokers,
     flushed_below,
     parse_address,
     runtime_info,
@@ -161,13 +161,15 @@ def test_the_master_is_found_at_the_first_nameserver_that_answers(broker: FakeBr
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = f"127.0.0.1:{server.getsockname()[1]}"
     servers = [gone, broker.address]
-    assert find_master(servers, "broker-a", clock=ManualClock()) == BrokerAddress("broker-a", "C", "10.0.0.1:10911")
-    with pytest.raises(UnavailableError, match="broker-b has no master now"):
-        find_master(servers, "broker-b", clock=ManualClock())
+    found = find_brokers(servers, "broker-a", clock=ManualClock())
+    assert found == BrokerAddress("broker-a", "C", "10.0.0.1:10911", ("10.0.0.2:10911",))
+    assert found.all == ("10.0.0.1:10911", "10.0.0.2:10911")
+    without_master = find_brokers(servers, "broker-b", clock=ManualClock())
+    assert (without_master.address, without_master.all) == ("", ("10.0.0.3:10911",))
     with pytest.raises(NotFoundError, match=r"broker-z; the nameserver knows: broker-a, broker-b"):
-        find_master(servers, "broker-z", clock=ManualClock())
+        find_brokers(servers, "broker-z", clock=ManualClock())
     with pytest.raises(UnavailableError, match=r"no nameserver answers: .*refused"):
-        find_master([gone], "broker-a", clock=ManualClock())
+        find_brokers([gone], "broker-a", clock=ManualClock())
 
 
 def test_a_brokers_settings_are_read(broker: FakeBroker, client: BrokerClient) -> None:

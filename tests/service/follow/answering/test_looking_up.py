@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.rocketmq.answering_world import CLUSTER, AnsweringWorld, answering_world, log_of
+from tests.support.rocketmq.fake_broker import FakeBroker
 from tests.support.rocketmq.pulled import decoded
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
@@ -86,10 +87,36 @@ def test_of_a_broker_that_is_down_everything_is_found(tmp_path: Path) -> None:
         assert [found(client, key_of(one)) for one in records(log)] == [[one] for one in records(log)]
 
 
+def test_while_a_master_is_down_what_its_slave_has_is_left_to_the_slave(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, FakeBroker() as slave, world.client() as client:
+        border = SEGMENT_BYTES
+        slave.tell_bounds(border, log.end)
+        one = world.followed[0]
+        one.broker.slaves = (slave.address,)
+        assert found(client, "key-0") == []  # clients ask a master that is there
+        one.live.close()
+        everything = records(log)
+        world.wait_until(lambda: found(client, "key-0") == everything[:1])  # it is noticed that the master is down
+        for record in everything:
+            assert found(client, key_of(record)) == ([record] if record.physical_offset < border else [])
+
+
 def test_of_a_store_that_took_over_everything_is_found(tmp_path: Path) -> None:
     with answering_world(tmp_path) as world, world.client() as client:
         world.followed[0].broker.state = FollowState.PROMOTED
         assert len(found(client, "key-0")) == 1
+
+
+def test_of_two_writers_each_answers_for_what_it_took(tmp_path: Path) -> None:
+    log = broker_log()
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        one = world.followed[0]
+        last = records(log)[-1]
+        one.broker.state, one.broker.end = FollowState.TWO_WRITERS, last.physical_offset
+        assert found(client, "key-0") == []
+        assert found(client, key_of(last)) == [last]
+        assert client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": last.physical_offset}).code == ResponseCode.SUCCESS
 
 
 def test_a_broker_that_tells_us_nothing_is_left_what_it_was_known_to_have(tmp_path: Path) -> None:
