@@ -208,7 +208,8 @@ class Follower:
         self._unflushed = _Unflushed()
         store.store.start()
         broker = self.broker
-        broker.store, broker.end, broker.gap_bytes = store.store, store.end, store.gap_bytes
+        broker.store, broker.end = store.store, store.end
+        self._note_gaps()
         self._changed(broker)
 
     def _open_promoted(self) -> None:
@@ -374,10 +375,14 @@ class Follower:
                 connection.facts, now, store.end - store.end % self._segment_bytes, store.last_store_ms,
                 self._clock.now_ms(),
             )  # fmt: skip
-        broker.gap_bytes = store.gap_bytes
+        self._note_gaps()
         self._measure_lag()
-
         self._looked = self._clock.now_ms(), broker.lag_ms, broker.margin_ms
+
+    def _note_gaps(self) -> None:
+        store = self._opened
+        if store.gap_bytes is not None:  # what was known stays known while the store is opened again
+            self.broker.gap_bytes, self.broker.gap_declared_ms = store.gap_bytes, store.gap_declared_ms
 
     def _age(self) -> None:
         """While the broker is not reached, all may be missing that it could have taken since it was looked at."""

@@ -61,8 +61,8 @@ def test_one_command_beside_a_running_broker_answers_for_it_and_goes_on_after_a_
         with command("follow", *where(cluster, tmp_path, "broker-a"), says="following", quiet=False) as url:
             assert eventually(lambda: found(url, "key-1"))
             assert get(f"{url}/readyz")["follow_error"] is None
+            assert eventually(lambda: 'tierlog_follow_lag_bytes{broker="broker-a"} 0.0' in text(f"{url}/metrics"))
             metrics = text(f"{url}/metrics")
-            assert 'tierlog_follow_lag_bytes{broker="broker-a"} 0.0' in metrics
             assert 'tierlog_follow_state{broker="broker-a",state="following"} 1.0' in metrics
             groups = get(f"{url}/v1/groups")
             assert "shop" in json.dumps(groups)

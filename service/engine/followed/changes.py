@@ -25,7 +25,7 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.cold.manifest.store import ManifestChange
-from tierlog.tiering.format.manifest import LostRange
+from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.hot.store import NO_LIMIT
@@ -147,6 +147,11 @@ def _declare(parts: StoreParts, gap: tuple[int, int], components: Components) ->
     log_gaps = ((hot.log.end, begin),) if hot.log.end < begin else ()
     change = ManifestChange(archived_to=begin, indexed_to=begin, log_gaps=log_gaps, lost=(lost,))
     mover.remember(manifest.commit(change, head))
+
+
+def gap_declared_ms(head: Head) -> int | None:
+    """Returns when the newest gap of a broker's log was declared, as :func:`_declare` did; None if there is none."""
+    return max((lost.to_ms - _CLOCK_AHEAD_MS for lost in head.lost), default=None)
 
 
 def _move_log(fs: FileSystem, paths: StorePaths, begin: int) -> None:
