@@ -139,7 +139,7 @@ class BrokerDirectory:
             if self._last is None or self._last.end != offset:
                 self._last = None
             self._doubt = None
-            self._next = self._position = offset
+            self._next = self._position = self._durable = offset
             # what was read before, by another process perhaps, the broker may not have flushed itself
             self._flushed = max(0, offset - offset % self.segment_bytes - self.segment_bytes)
             self._flush_again_s = self._clock.monotonic_s()
@@ -173,7 +173,7 @@ class BrokerDirectory:
         return self._position
 
     def report(self, durable: int) -> None:
-        """Lets go of what is kept from the broker's removal and durable here."""
+        """Lets go of what is kept from the broker's removal and durable here, or was taken back by the broker."""
         with self._lock:
             self._durable = max(self._durable, durable)
             self._release()
@@ -258,6 +258,20 @@ class BrokerDirectory:
         held = [] if self._held_folder is None else _bases_in(self._fs, self._held_folder)
         return [base for base in held if not bases or base < bases[0]]
 
+    def _wanted(self, folder: Path) -> dict[int, bool]:
+        """Returns the segments that have a name in our folder, and whether any of it is wanted still.
+
+        It is not once all of it is durable here, nor if the broker took it back.
+        """
+        bases = self._bases()
+        # the first one goes first: if it is there behind the listing, none that is missing there went by its age
+        is_sure = bool(bases) and self._fs.stamp(self._paths.segment(bases[0])) is not None
+        durable = min(self._next, self._flushed, self._durable)
+        return {
+            base: base + self.segment_bytes > durable and not (is_sure and bases[0] < base and base not in bases)
+            for base in _bases_in(self._fs, folder)
+        }
+
     def _forget_files(self) -> None:
         """Closes all segments but those that the broker has removed by their age, which only we have still."""
         first = min(self._bases(), default=0)
@@ -292,7 +306,7 @@ class BrokerDirectory:
 
     def _hold(self, folder: Path, bases: list[int]) -> None:
         self._fs.make_dirs(folder)
-        held = len(_bases_in(self._fs, folder))
+        held = sum(self._wanted(folder).values())
         is_full = False
         for base in bases:
             if base + self.segment_bytes <= self._durable or not self._is_closed(base):
@@ -324,8 +338,9 @@ class BrokerDirectory:
             self._files.pop(base).close()
             self._full.discard(base)
         if self._held_folder is not None:
-            for base in _bases_in(self._fs, self._held_folder):
-                if base + self.segment_bytes <= min(done, self._durable):
+            # Killed in here: the next one that begins lets go of the rest.
+            for base, is_wanted in self._wanted(self._held_folder).items():
+                if not is_wanted:
                     self._fs.unlink(self._held_folder / base_offset_name(base))
 
     def _flush(self, base: int) -> None:

@@ -386,6 +386,49 @@ def test_a_name_that_was_held_of_another_log_is_replaced(broker: RunningBroker, 
     assert (held / base_offset_name(0)).samefile(broker.paths.segment(0))
 
 
+def test_what_was_held_and_is_wanted_no_more_is_let_go_and_takes_no_room(
+    broker: RunningBroker, make: Make, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    while broker.end < 4 * SEGMENT_BYTES:
+        broker.append()
+    source = begun(make(held_folder=held), 0)
+    source.read(0)
+    source.close()
+    assert len(os.listdir(held)) == 4
+    # killed when all of it was durable, or when the broker had taken its end back: nothing more comes for now
+    broker.paths.segment(4 * SEGMENT_BYTES).unlink()
+    broker.paths.segment(3 * SEGMENT_BYTES).unlink()
+    source = begun(make(held_folder=held, max_held_bytes=2 * SEGMENT_BYTES), 2 * SEGMENT_BYTES)
+    assert not source.is_hold_full
+    source.settled()
+    assert os.listdir(held) == [base_offset_name(2 * SEGMENT_BYTES)]
+
+
+def test_a_held_segment_is_not_taken_for_one_that_was_taken_back_while_the_broker_removes(
+    broker: RunningBroker, make: Make, tmp_path: Path, fs: NotedFlushes
+) -> None:
+    held = tmp_path / "held"
+    while broker.end < 4 * SEGMENT_BYTES:
+        broker.append()
+    source = begun(make(held_folder=held), 0)
+    list_dir = fs.list_dir
+
+    def while_it_removes(folder: Path) -> list[str]:
+        """The first name was read before it went, the second one had gone before it would have been."""
+        found = list_dir(folder)
+        if folder == broker.paths.commitlog and len(found) > 3:
+            broker.remove_first()
+            broker.remove_first()
+            return [found[0], *found[2:]]
+        return found
+
+    fs.list_dir = while_it_removes  # type: ignore[method-assign]
+    source.settled()
+    assert {base_offset_name(0), base_offset_name(SEGMENT_BYTES)} <= set(os.listdir(held))
+    assert read_all(source) == broker.log()
+
+
 def test_a_held_segment_that_the_broker_took_back_is_not_read(
     broker: RunningBroker, make: Make, tmp_path: Path
 ) -> None:
