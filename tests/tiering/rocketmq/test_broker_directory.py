@@ -414,10 +414,10 @@ def test_a_held_segment_is_not_taken_for_one_that_was_taken_back_while_the_broke
     source = begun(make(held_folder=held), 0)
     list_dir = fs.list_dir
 
-    def while_it_removes(folder: Path) -> list[str]:
+    def while_it_removes(path: Path) -> list[str]:
         """The first name was read before it went, the second one had gone before it would have been."""
-        found = list_dir(folder)
-        if folder == broker.paths.commitlog and len(found) > 3:
+        found = list_dir(path)
+        if path == broker.paths.commitlog and len(found) > 3:
             broker.remove_first()
             broker.remove_first()
             return [found[0], *found[2:]]
