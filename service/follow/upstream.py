@@ -16,7 +16,7 @@ from tierlog.service.config.follow import FollowSettings
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError, UnavailableError
 from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
+from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE, BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
@@ -172,12 +172,20 @@ class DirectoryBroker:
         facts = self._facts
         if facts is not None and facts.is_dledger:
             raise InvalidRequestError(f"broker {self.name} runs with DLedger, whose log has another format")
+        # until it was asked once, its directory tells
+        is_controller_mode = self._fs.exists(self._root / EPOCH_FILE) if facts is None else facts.is_controller_mode
+        if is_controller_mode and not self._settings.nameservers:
+            raise InvalidRequestError(
+                f"broker {self.name} runs in controller mode, where it has to be asked what its slaves have",
+                path=str(self._root / EPOCH_FILE),
+                hint="give --namesrv HOST:PORT; or remove the file, if the broker is not in this mode any more",
+            )
         try:
             source = BrokerDirectory(
                 self._root, fs=self._fs, clock=self._clock, client=client,
                 held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
                 max_held_bytes=self._settings.max_held_bytes,
-                is_controller_mode=facts is not None and facts.is_controller_mode,
+                is_controller_mode=is_controller_mode,
             )  # fmt: skip
         except BaseException:
             if client is not None:

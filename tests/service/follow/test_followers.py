@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.rocketmq.fake_cluster import cluster_of
+from tests.support.rocketmq.running_broker import RunningBroker
 from tests.support.rocketmq.scripted_broker import FollowerWorld, ScriptedBroker, facts
 from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import BrokerLog, broker_log
@@ -18,9 +19,10 @@ from tierlog.service.follow.followed_directory import store_id_of
 from tierlog.service.follow.follower import margin_ms
 from tierlog.service.follow.followers import Followers
 from tierlog.service.follow.upstream import BrokerNow, check_settings, upstream_of
-from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.clock import ManualClock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE
 from tierlog.tiering.rocketmq.log_source import LogBounds
 
 HOUR_MS = 3_600_000
@@ -155,6 +157,33 @@ def test_a_master_that_moved_is_found_and_one_that_the_nameserver_forgot_is_aske
         again.close()
         cluster.brokers[0].close()
         assert upstream.is_gone()
+
+
+def test_the_directory_of_a_broker_that_is_not_reached_tells_of_controller_mode(tmp_path: Path) -> None:
+    """Read as of an ordinary broker, what its slaves lack would be archived, and taken back by the next master."""
+    clock = ManualClock()
+    broker = RunningBroker(tmp_path / "store", clock)
+    for _ in range(2):
+        broker.append()
+    first = len(broker.written[0])
+    broker.confirm(first)
+
+    def read(namesrv: str = "") -> int:
+        given = FollowSettings(broker="broker-a", store=broker.paths.root, namesrv=namesrv)
+        link = upstream_of("broker-a", given, clock, LocalFileSystem()).connect()
+        link.source.begin(0)
+        count = 0
+        while data := link.source.read(1.5):
+            count += len(data)
+        link.close()
+        return count
+
+    assert read(namesrv="127.0.0.1:1") == read() == broker.end
+    (broker.paths.root / EPOCH_FILE).write_text("1\n4711\n1-0\n")
+    assert read(namesrv="127.0.0.1:1") == first
+    with pytest.raises(InvalidRequestError, match="controller mode") as caught:
+        read()
+    assert "--namesrv" in str(caught.value.hint)
 
 
 def test_a_broker_that_nobody_knows_is_told_with_the_names_that_there_are() -> None:

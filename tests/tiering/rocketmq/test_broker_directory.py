@@ -27,6 +27,7 @@ from tierlog.tiering.base.fs import File, LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_offset
 from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
 from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
+from tierlog.tiering.rocketmq.codes import RequestCode
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, OffsetGoneError, SourceLostError
 from tierlog.tiering.rocketmq.remoting import BrokerClient
 
@@ -507,8 +508,93 @@ def test_without_controller_mode_a_confirmed_offset_of_the_last_start_says_nothi
     broker.append()
     broker.confirm(1)
     assert read_all(begun(make(), 0)) == broker.log()
+
+
+def test_in_controller_mode_nothing_is_read_while_no_confirmed_offset_is_known(
+    broker: RunningBroker, make: Make
+) -> None:
+    """A new master's checkpoint says 0 for a minute, whatever its slaves have; a torn one says nothing either."""
+    broker.append()
+    source = begun(make(is_controller_mode=True), 0)
+    assert read_all(source) == {}
     broker.confirm(0)
-    assert read_all(begun(make(is_controller_mode=True), 0)) == broker.log()
+    assert read_all(source) == {}
+    broker.clock.advance(60_000)
+    assert source.settled() == 0
+    broker.confirm(broker.end)
+    assert read_all(source) == broker.log()
+
+
+def tell_slaves(peer: FakeBroker, end: int, *acknowledged: int | None, epoch: str = "3-0") -> None:
+    """Of the slaves in step, None for one that is not connected; another one is far behind."""
+    connections = [{"inSync": True, "slaveAckOffset": offset} for offset in acknowledged if offset is not None]
+    connections.append({"inSync": False, "slaveAckOffset": 1})
+    number, start = epoch.split("-")
+    peer.tell_bounds(0, end)
+    peer.answer(
+        RequestCode.GET_BROKER_HA_STATUS,
+        {
+            "master": True, "masterCommitLogMaxOffset": end, "inSyncSlaveNums": len(acknowledged),
+            "haConnectionInfo": connections,
+        },
+    )  # fmt: skip
+    last = {"epoch": int(number), "startOffset": int(start), "endOffset": 1 << 60}
+    peer.answer(RequestCode.GET_BROKER_EPOCH_CACHE, {"epochList": [{"epoch": 1, "startOffset": 0}, last]})
+
+
+def note_epoch(broker: RunningBroker, *lines: str) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    (broker.paths.root / "epochFileCheckpoint").write_text(f"{len(lines)}\n4711\n{text}")
+
+
+def test_in_controller_mode_the_master_says_what_its_slaves_have(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    offsets = [0]
+    for _ in range(4):
+        broker.append()
+        offsets.append(broker.end)
+    broker.confirm(0)
+    note_epoch(broker, "1-0", "3-0")
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        tell_slaves(peer, broker.end, offsets[1], offsets[2])
+        source = begun(make(client=client, is_controller_mode=True), 0)
+        assert list(read_all(source)) == offsets[:1]
+        tell_slaves(peer, broker.end, offsets[2], None)
+        assert read_all(source, 5) == {}
+        tell_slaves(peer, broker.end, offsets[2], epoch="4-0")
+        assert read_all(source, 5) == {}  # this directory has not met the new master
+        note_epoch(broker, "1-0", "3-0", "4-0")
+        assert list(read_all(source, 5)) == offsets[1:2]
+        clock.advance(60_000)
+        assert source.settled() == offsets[2]
+        client.close()
+
+
+def test_a_master_that_is_alone_has_confirmed_what_it_had_for_a_while(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    """Its checkpoint says what it was when it became so, for as long as it is."""
+    broker.append()
+    first = broker.end
+    broker.confirm(first)
+    broker.append()
+    note_epoch(broker, "3-0")
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        tell_slaves(peer, broker.end)
+        source = begun(make(client=client, is_controller_mode=True), 0)
+        assert list(read_all(source, 5)) == [0]
+        assert list(read_all(source, 10)) == [first]
+        # a slave that was in step for a moment begins it anew
+        broker.append()
+        tell_slaves(peer, broker.end, first)
+        assert read_all(source, 5) == {}
+        tell_slaves(peer, broker.end)
+        assert read_all(source, 5) == {}
+        assert len(read_all(source, 10)) == 1
+        client.close()
 
 
 def test_configuration_is_read_while_the_broker_replaces_it(broker: RunningBroker, make: Make) -> None:
