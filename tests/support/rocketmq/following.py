@@ -51,13 +51,17 @@ def _as_soon_as_possible(broker: RealBroker, follow: Mapping[str, object]) -> di
 
 
 class FollowProcess(Node):
-    """``tierlog follow`` beside one broker, killed and begun again as any node."""
+    """``tierlog follow`` beside one broker, killed and begun again as any node; its bucket is a directory if none is
+    given."""
 
-    def __init__(self, folder: Path, broker: RealBroker, **follow: object) -> None:
+    def __init__(
+        self, folder: Path, broker: RealBroker, *, bucket: str = "", endpoint_url: str = "", **follow: object
+    ) -> None:
         named = _as_soon_as_possible(broker, follow)
         settings = {f"TIERLOG_FOLLOW_{name.upper()}": str(value) for name, value in named.items()}
         super().__init__(
-            folder / "root", f"file://{folder / 'cold'}", "", ("--store-id", STORE_ID), settings, command="follow"
+            folder / "root", bucket or f"file://{folder / 'cold'}", endpoint_url, ("--store-id", STORE_ID), settings,
+            command="follow",
         )  # fmt: skip
 
     def _own_settings(self) -> dict[str, str]:
@@ -73,6 +77,14 @@ class FollowProcess(Node):
         with Archive.open(self.cold_url, store_id=STORE_ID) as archive:
             stores = cast("dict[str, dict[str, int]]", archive.stats()["stores"])
             return stores[STORE_ID]["archived_to"]
+
+    def check_found(self, messages: Iterable[Acknowledged]) -> None:
+        """Each is found by its key, once, and where its producer was told."""
+        for wanted in messages:
+            found = ask(self.url, f"/v1/topics/{wanted.topic}/messages?key={wanted.key}")["messages"]
+            assert [(each["queue_id"], each["queue_offset"], each["physical_offset"]) for each in found] == [
+                (wanted.queue, wanted.offset, wanted.physical_offset)
+            ]
 
     def committed(self, group: str) -> Places:
         """The offsets of a group."""

@@ -240,15 +240,28 @@ class Flood:
 
 
 @contextlib.contextmanager
-def nameserver(built: Path, folder: Path) -> Iterator[str]:
+def nameserver(built: Path, folder: Path, **settings: object) -> Iterator[str]:
     """One that runs; its address."""
     port = free_port()
     properties = folder / "namesrv.conf"
-    properties.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
+    lines = [f"{name}={value}\n" for name, value in settings.items()]
+    properties.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n{''.join(lines)}")
     arguments = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(properties))
     with _server(built, folder, arguments, heap="128m") as program:
         program.ask("up?", limit_s=LIMIT_S)
         yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def controller(built: Path, folder: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """A nameserver that says which broker is master; its address, and what its brokers are told."""
+    address = f"127.0.0.1:{free_port()}"
+    settings = {
+        "enableControllerInNamesrv": "true", "controllerDLegerGroup": "group", "controllerDLegerSelfId": "n0",
+        "controllerDLegerPeers": f"n0-{address}", "controllerStorePath": folder / "controller",
+    }  # fmt: skip
+    with nameserver(built, folder, **settings) as found:
+        yield found, {"enableControllerMode": "true", "controllerAddr": address}
 
 
 @contextlib.contextmanager
