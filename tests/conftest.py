@@ -15,6 +15,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.support.fs.empty_disk import disk_is_empty
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # The first example of a kernel includes compiling it, so neither a deadline nor "too slow" says anything.
@@ -26,7 +28,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tierlog")
 
-# How full the disk of this machine is must not decide about a test; those about full disks say so themselves.
+# How full the disk of this machine is must not decide about a test, nor about what a test starts.
+disk_is_empty()
 for _name in ("TIERLOG_HOT_DISK_MAX_USED_PERCENT", "TIERLOG_HOT_DISK_FULL_PERCENT"):
     os.environ[_name] = "100"
 

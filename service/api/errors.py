@@ -18,7 +18,7 @@ from tierlog.service.observing.request_context import current_request
 from tierlog.tiering.base import errors
 from tierlog.tiering.cold.reading.bill import AbandonedError, BudgetSpentError
 from tierlog.tiering.remote.problems import problem_title, problem_type
-from tierlog.tiering.rocketmq.log_source import OffsetGoneError, SourceLostError
+from tierlog.tiering.rocketmq.log_source import NoLogYetError, OffsetGoneError, SourceLostError
 
 _LOG = logging.getLogger("tierlog")
 _RETRY_S, _SOON_S = 5, 1
@@ -73,6 +73,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.DiskFullError: 507,
     errors.ClosedError: 503,
     SourceLostError: 503,
+    NoLogYetError: 503,
     OffsetGoneError: 404,
 }
 

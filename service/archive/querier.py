@@ -181,7 +181,7 @@ class ArchivedReader:
 
     def topic(self, name: str) -> TopicInfo:
         """Returns one archived topic; raises :class:`TopicNotFoundError`."""
-        for topic in self.topics(name.__eq__):
+        for topic in self._querier.only_archived(self._store_id).named_topic(name):
             return topic
         raise TopicNotFoundError(f"the archive of store {self._store_id!r} has no topic {name!r}")
 
@@ -240,20 +240,16 @@ class Querier:
     def over(
         cls,
         local: LocalStores,
-        cold_url: str | None,
+        cold_urls: Sequence[str],
         *,
         settings: Settings,
         clock: Clock | None = None,
         objects: ObjectStore | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> Querier:
-        """Opens a querier of the stores that this process has open, and of their archive, which others may be in."""
+        """Opens a querier of the stores that this process has open, and of their archives, which others may be in."""
         clock, meter = clock or SystemClock(), Meter()
-        archives = []
-        if cold_url is not None:
-            url = canonical_url(cold_url)
-            inner = objects or open_archive(url, settings, clock, make=False)
-            archives.append(ArchiveRoot(url, settings, clock, MeteredObjectStore(inner, meter, clock, tracer)))
+        archives = _archive_roots(cold_urls, settings, clock, objects, meter=meter, tracer=tracer)
         return cls(archives, (), settings, clock, has_table=False, meter=meter, tracer=tracer, local=local)
 
     @classmethod
@@ -281,10 +277,7 @@ class Querier:
                 "a querier needs something to read", hint="give --cold URL, or --stores with services and archives"
             )
         meter = Meter()
-        archives = []
-        for url in dict.fromkeys(canonical_url(folder) for folder in folders):
-            inner = objects or open_archive(url, settings, clock, make=False)
-            archives.append(ArchiveRoot(url, settings, clock, MeteredObjectStore(inner, meter, clock, tracer)))
+        archives = _archive_roots(folders, settings, clock, objects, meter=meter, tracer=tracer)
         return cls(
             archives, [str(ServiceAddress.parse(url)) for url in dict.fromkeys(urls)], settings, clock,
             has_table=cold_url is not None, meter=meter, tracer=tracer,
@@ -463,7 +456,7 @@ class Querier:
         found, silent, unserved = self._everywhere(lambda services: self.fan_out.topic(services, name))
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
-            listed += store.named_topics(name.__eq__)
+            listed += store.named_topic(name)
         if listed:
             return reduce(merged, listed)
         self._refuse_if_silent(silent, f"whether there is a topic {name!r}")
@@ -640,6 +633,23 @@ class Querier:
         for error in self._archives.unknown.values():
             if error is not None:
                 raise error
+
+
+def _archive_roots(
+    folders: Sequence[str],
+    settings: Settings,
+    clock: Clock,
+    objects: ObjectStore | None,
+    *,
+    meter: Meter,
+    tracer: Tracer,
+) -> list[ArchiveRoot]:
+    """Opens each archive once, whatever it is called; asks nothing."""
+    found = []
+    for url in dict.fromkeys(canonical_url(folder) for folder in folders):
+        inner = objects or open_archive(url, settings, clock, make=False)
+        found.append(ArchiveRoot(url, settings, clock, MeteredObjectStore(inner, meter, clock, tracer)))
+    return found
 
 
 def _learn(asking: StoreFanOut, urls: Sequence[str]) -> dict[str, str]:

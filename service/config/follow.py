@@ -121,7 +121,7 @@ class FollowSettings(SettingGroup):
         default=None,
         description=(
             "`host:port` where the process answers RocketMQ's tools and clients for what the brokers no longer have; "
-            "unset = it does not, and no nameserver knows it."
+            "unset = it does not, and no nameserver knows it; the flag `--listen` does the same."
         ),
     )
     advertise: str | None = Field(

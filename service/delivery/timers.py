@@ -18,7 +18,7 @@ import re
 import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from tierlog.service.delivery.copies import (
     changed_text,
     copied_at,
     last_messages,
+    messages_from,
     read_at,
     real_target,
     records_of,
@@ -53,7 +54,7 @@ from tierlog.tiering.base.types import Boundary, PullStatus
 from tierlog.tiering.format.properties import TAGS, UNIQ_KEY, decode_properties, encode_properties
 from tierlog.tiering.format.record import CHECKSUM_BYTES, MAX_PROPERTIES_BYTES, Record
 from tierlog.tiering.message.batch import ANY_QUEUE, Message, check_property_bytes, no_such_queue
-from tierlog.tiering.message.waiting import REAL_QUEUE, REAL_TOPIC, RECALLED, TIMER_TOPIC
+from tierlog.tiering.message.waiting import REAL_QUEUE, REAL_TOPIC, RECALLED, SCHEDULE_TOPIC, TIMER_TOPIC
 
 _LOG = logging.getLogger("tierlog")
 
@@ -249,6 +250,69 @@ class _Copy(NamedTuple):
     text: bytes
 
 
+class _AtBroker(NamedTuple):
+    """A message that waited at a level of a followed broker's, and when it is due."""
+
+    record: Record
+    level: int
+    due_ms: int
+    target: tuple[str, int]
+
+    @property
+    def key(self) -> tuple[str, int, str, int]:
+        """What its copy is known by that the broker appended: a retry has the unique key of the try before."""
+        return (*self.target, self.record.properties.get(UNIQ_KEY, ""), self.record.reconsume_times)
+
+    @property
+    def text(self) -> bytes:
+        """Its property text in the timer topic."""
+        added = {_LEVEL_KEPT: str(self.level), OUT_MS: str(self.due_ms), _ENQUEUE_MS: str(self.record.store_ms)}
+        return changed_text(self.record.properties_text, (DELAY_LEVEL,), added)
+
+
+def _levels_of(store: Store) -> range:
+    return range(1, min(store.find_queues(SCHEDULE_TOPIC) or 0, len(LEVELS_MS)) + 1)
+
+
+def _waiting_at(store: Store, level: int, offset: int, below: int) -> Iterator[_AtBroker]:
+    """Yields what a broker has at a level from an offset on; what names no topic is said and left out."""
+    for message in messages_from(store, SCHEDULE_TOPIC, level - 1, offset):
+        record = message.record
+        target = real_target(store, record.properties, record.queue_offset)
+        if target is None:
+            _LOG.warning("message %d of level %d names no topic to go to", record.queue_offset, level)
+        elif record.physical_offset < below:
+            yield _AtBroker(record, level, record.store_ms + LEVELS_MS[level - 1], target)
+
+
+def _copied_behind(store: Store, below: int) -> set[int]:
+    """Returns the originals of what the timer topic has in the log behind that of the broker."""
+    found = set()
+    for message in last_messages(store, TIMER_TOPIC, 0):
+        if message.record.physical_offset < below:
+            break
+        found.add(message.record.prepared_offset)
+    return found
+
+
+def _sent_on(store: Store, waiting: Sequence[_AtBroker], below: int) -> set[tuple[str, int, str, int]]:
+    """Returns the keys of those that the broker had sent on itself, as their topics have them."""
+    since: dict[tuple[str, int], int] = {}
+    for one in waiting:
+        since[one.target] = min(one.due_ms, since.get(one.target, one.due_ms))
+    found = set()
+    for (topic, queue_id), due_ms in since.items():
+        with suppress(TopicNotFoundError):
+            start = store.offset_by_time(topic, queue_id, due_ms, Boundary.LOWER)
+            for message in messages_from(store, topic, queue_id, start):
+                record = message.record
+                if record.physical_offset >= below:
+                    break
+                if key := record.properties.get(UNIQ_KEY):
+                    found.add((topic, queue_id, key, record.reconsume_times))
+    return found
+
+
 class Timers:
     """Fires the delayed messages of one open store. Thread safe; only one may be made of a store that is open.
 
@@ -270,6 +334,7 @@ class Timers:
         self._unread_to = -1
         self._done: DoneTimers | None = None
         self._loaded, self._is_loaded = 0, False
+        self._has_taken_over = False
         self._roll_before_ms, self._roll_at_s = 0, 0.0
         self._brokers_before_ms = -FAR
         """In a store without a note, what a broker wrote and was due before has been fired by that broker."""
@@ -329,6 +394,9 @@ class Timers:
             with self._lock:
                 if not self._load():
                     break
+                if not self._has_taken_over:
+                    self._take_over()
+                    continue
                 self._retry_waiting()
                 if self._roll_old():
                     continue
@@ -412,6 +480,51 @@ class Timers:
                 if record.physical_offset not in there[topic]:
                     missing.add(offset)
         return missing
+
+    def _take_over(self) -> None:
+        """Has what waited at a followed broker's levels of delay fire here, once, in a store that was promoted.
+
+        The broker had sent on what lies below its offsets, as they were copied last, and perhaps some behind: that is
+        found in its topic. All else is appended to the timer topic, with its time. *Killed in an append*, or before the
+        offsets say that it is done: what was appended is known by its originals, and the rest follows.
+        """
+        store = self._store
+        kept, below = store.groups.delay_offsets, store.followed_below
+        ends = {level: store.offsets(SCHEDULE_TOPIC, level - 1)[1] for level in _levels_of(store) if below}
+        if any(kept.get(level, 0) < end for level, end in ends.items()):
+            waiting = [one for level in ends for one in _waiting_at(store, level, kept.get(level, 0), below)]
+            there = _copied_behind(store, below)
+            late = _sent_on(store, [one for one in waiting if one.due_ms <= store.last_store_ms], below)
+            left: Sequence[_AtBroker] = [
+                one for one in waiting if one.record.physical_offset not in there and one.key not in late
+            ]
+            while left:
+                left = self._append_waiting(left)
+            # Killed before: nothing is left when it is looked for again. After it: nothing is looked for.
+            store.groups.copy({}, ends)
+        self._has_taken_over = True
+
+    def _append_waiting(self, waiting: Sequence[_AtBroker]) -> Sequence[_AtBroker]:
+        """Appends some to the timer topic, behind a note of what is done there; returns the rest."""
+        batch, count, size = CopiedMessages(), 0, 0
+        self._store.make_topic(NOTE_TOPIC, 1, may_make=True)
+        self._store.make_topic(TIMER_TOPIC, 1, may_make=True)
+        with (
+            self._store.copying() as is_erased,
+            self._taken(TimerRun(), (), latest_ms=self._brokers_before_ms),
+        ):
+            assert self._done is not None
+            _, at = self._store.offsets(NOTE_TOPIC, 0)
+            note = TimerNote(at, self._done, [], True)
+            batch.add(NOTE_TOPIC, 0, note.encode(), b"", born_ms=self._clock.now_ms(), born_host=NO_HOST)
+            for one in waiting[:_MOST_COPIES]:
+                if count and size + one.record.size > _MOST_BYTES:
+                    break
+                count, size = count + 1, size + one.record.size
+                if not is_erased(one.record):
+                    add_copy(batch, one.record, (TIMER_TOPIC, 0), one.text)
+            self._store.append(batch)
+        return waiting[count:]
 
     # firing
 

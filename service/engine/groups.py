@@ -12,11 +12,11 @@ taken, and never under it. Which member reads which queue is RocketMQ's average 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from tierlog.service.access.caller import every_topic
@@ -439,17 +439,34 @@ class ConsumerGroups:
         # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 
-    def copy(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Sets a group of a broker that is followed to where it is there, making it if it is new.
+    def copy(
+        self,
+        groups: Mapping[str, Mapping[tuple[str, int], int]],
+        delay_offsets: Mapping[int, int] = MappingProxyType({}),
+        *,
+        made_again: Callable[[str], bool] = lambda topic: False,
+    ) -> dict[str, InvalidRequestError | ConflictError]:
+        """Sets groups of a broker that is followed to where they are there, making those that are new.
 
-        An offset may lie beyond its queue here, until the messages before it have come. Nothing is written where
-        nothing changes.
+        An offset may lie beyond its queue here, until the messages before it have come. One that the broker has no more
+        is forgotten if its topic was ``made_again``: it was one of the generation before. ``delay_offsets`` are those
+        of the broker, for each level of delay. It is one durable write, and none where nothing changes: *killed before
+        it*, all is as it was copied before; *after it*, as it is at the broker. Returns the groups that cannot be kept
+        here, and why.
         """
-        found = {(topic, self._store_id, queue_id): offset for (topic, queue_id), offset in offsets.items()}
-        with contextlib.suppress(NotFoundError):
-            if found.items() <= self._offsets.get(name).offsets.items():
-                return
-        self._offsets.commit(validate_group(name), found, generation=self._generation(name), reset=True)
+        return self._offsets.copy(
+            {
+                name: {(topic, self._store_id, queue_id): offset for (topic, queue_id), offset in offsets.items()}
+                for name, offsets in groups.items()
+            },
+            delay_offsets,
+            made_again=made_again,
+        )
+
+    @property
+    def delay_offsets(self) -> Mapping[int, int]:
+        """The next offset that the followed broker had to send on, of each level of delay, as copied last."""
+        return self._offsets.delay_offsets
 
     def position(self, name: str, topic: str, queue_id: int) -> GroupPosition:
         """Returns where a group is in an own queue."""

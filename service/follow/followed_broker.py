@@ -19,6 +19,8 @@ class FollowState(StrEnum):
 
     CONNECTING = "connecting"
     """The broker is not reached; it is tried again."""
+    WAITING = "waiting"
+    """The broker has no log yet: it is looked for again."""
     FOLLOWING = "following"
     BEHIND = "behind"
     """It follows, and lags more than ``follow.behind_ms``."""
@@ -54,6 +56,8 @@ class FollowedBroker:
     hint: str | None = None
     store: Store | None = None
     """The open store; None while it is opened again, as after a gap."""
+    slaves: Sequence[str] = ()
+    """Where its slaves answer, as a nameserver said last."""
     topics: Sequence[BrokerTopic] = field(default=())
     """The topics of the broker when they were copied last."""
     live_min_offset: int | None = None
@@ -61,7 +65,7 @@ class FollowedBroker:
     live_max_offset: int | None = None
     """Physical offset where the broker's log ended when it was asked last."""
     end: int = 0
-    """Physical offset below which everything is durable here."""
+    """Physical offset below which everything is durable here; of a promoted store, where what it took itself begins."""
     lag_ms: int = 0
     margin_ms: int | None = None
     """ms until the broker may remove what is not durable here; None while that is not known."""
@@ -75,6 +79,27 @@ class FollowedBroker:
     def lag_bytes(self) -> int:
         """Bytes that the broker had, when it was asked last, and that are not durable here."""
         return max(0, (self.live_max_offset or 0) - self.end)
+
+    def stats(self) -> dict[str, object]:
+        """Returns what ``tierlog stats`` tells of it, by name."""
+        return {
+            "state": self.state.value,
+            "error": self.error,
+            "hint": self.hint,
+            "store_id": self.store_id,
+            "cluster": self.cluster or None,
+            "address": self.address,
+            "end": self.end,
+            "lag_bytes": self.lag_bytes,
+            "lag_ms": self.lag_ms,
+            "margin_ms": self.margin_ms,
+            "gap_bytes": self.gap_bytes,
+        }
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether the store takes messages itself."""
+        return self.state in (FollowState.PROMOTED, FollowState.TWO_WRITERS)
 
     @property
     def problem(self) -> ReadinessProblem | None:

@@ -17,8 +17,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
-from functools import partial
+from typing import Generic, TypeVar
 
 from tierlog.service.config.follow import FollowSettings
 from tierlog.service.engine.followed.store import CopiedGroup, CopiedTopic, FollowedStore
@@ -28,16 +30,26 @@ from tierlog.service.follow.followed_directory import FollowedDirectory
 from tierlog.service.follow.upstream import BrokerLink, BrokerNow, Upstream
 from tierlog.tiering.base.errors import (
     ClosedError,
+    CorruptionError,
     DivergedError,
     InvalidRequestError,
     NotFoundError,
     StoreError,
     StoreMismatchError,
 )
+from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.format.record import BLANK
+from tierlog.tiering.hot.topics import validate_foreign_topic
 from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.broker_files import BrokerState
-from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, SourceLostError
+from tierlog.tiering.rocketmq.log_source import (
+    HEAD_BYTES,
+    LogBounds,
+    LogSource,
+    NoLogYetError,
+    SourceLostError,
+    begins_record,
+)
 from tierlog.tiering.rocketmq.remoting import BrokerFacts
 
 _LOG = logging.getLogger("tierlog")
@@ -46,6 +58,8 @@ SYSTEM_TOPICS = (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 1.0
 _LOOK_AGAIN_S = 10.0
+#: How long the first answers of a connection are waited for before the log is read.
+_FIRST_ANSWER_S = 1.0
 #: Ends of logs are compared over so much, then over 16 times as much, up to a segment.
 _FIRST_TAIL = 64 << 10
 _MORE_TAIL = 16
@@ -56,6 +70,43 @@ _FORCED_REMOVAL = 0.85
 _HOUR_MS = 3_600_000
 _STOP_S = 6.0
 _JITTER_BYTES = 2
+
+
+T = TypeVar("T")
+
+
+class _Question(Generic[T]):
+    """Asks the broker something beside its log, on another thread, once at a time: nobody waits for a slow answer."""
+
+    def __init__(self, ask: Callable[[], T]) -> None:
+        self._ask = ask
+        self._pool = WorkerPool(1, "tierlog-ask-broker")
+        self._asked: Future[T] | None = None
+
+    def ask(self) -> None:
+        """Asks, unless an answer is still to come."""
+        if self._asked is None:
+            self._asked = self._pool.submit(self._ask)
+
+    def answer(self, wait_s: float = 0.0) -> T | None:
+        """Returns what was answered, once, or raises it; None while nothing was."""
+        asked = self._asked
+        if asked is None:
+            return None
+        if wait_s:
+            wait_for([asked], wait_s)
+        if not asked.done():
+            return None
+        self._asked = None
+        return asked.result()
+
+
+class _Questions:
+    """What is asked over one connection."""
+
+    def __init__(self, connection: BrokerLink) -> None:
+        self.now = _Question(connection.now)
+        self.state = _Question(connection.state)
 
 
 @dataclass(slots=True)
@@ -84,6 +135,7 @@ class Follower:
         self._clock = place.clock
         self._changed = changed
         self._segment_bytes = 0
+        self._restores = False
         self._store: FollowedStore | None = None
         self._promoted: Store | None = None
         self._connection: BrokerLink | None = None
@@ -97,19 +149,30 @@ class Follower:
         self._looked: tuple[int, int, int | None] | None = None
         #: When the broker's log was first seen to end at or above an offset, and that offset: what lags since when.
         self._seen: deque[tuple[int, int]] = deque()
-        #: Topics of the broker that cannot be copied, which is said once.
+        #: Topics and groups of the broker that cannot be copied, which is said once.
         self._odd: set[str] = set()
 
     # its life
 
-    def open(self, *, restore: bool = False) -> None:
+    def open(self, *, restore: bool = False, promote_now: bool = False) -> None:
         """Opens the store; a new one needs the broker, whose segments it takes.
 
-        Raises what :meth:`Upstream.connect` and :meth:`FollowedStore.open` raise.
+        Where the broker has no log yet, the store is made when it has one. ``promote_now`` makes one that follows, or
+        that ``restore`` makes, take messages at once, whatever the broker had that is not here. Raises what
+        :meth:`Upstream.connect` and :meth:`FollowedStore.open` raise, and :class:`InvalidRequestError` for one that is
+        to be promoted while its broker is there.
         """
         found = self._place.identity()
-        if found is not None and not found.followed and self._settings.promote:
-            self._open_promoted()
+        if found is not None and found.broker is not None:
+            self.broker.cluster, self.broker.address = found.broker
+            self._upstream.remember(found.broker[1])
+        if found is not None and not found.followed and (self._settings.promote or promote_now):
+            self._open_promoted(found.followed_below)
+            return
+        if promote_now:
+            self._check_promotable(is_there=found is not None or restore)
+            self._open(None if found is None else found.segment_bytes, 0, restore=restore)
+            self._promote()
             return
         if found is not None and not restore:
             self._open(found.segment_bytes, 0)
@@ -119,15 +182,38 @@ class Follower:
                 "a follower needs an archive: without one, what the broker removes would be lost here as well",
                 hint="name it with --cold URL",
             )
+        self._restores = restore
         try:
-            connection = self._upstream.connect()
+            self._make()
+        except NoLogYetError as error:
+            self._note(FollowState.WAITING, error)
         except NotFoundError as error:  # later a broker may be away; now its name is wrong
             raise InvalidRequestError(error.message, path=error.path, hint=error.hint) from error
+
+    def _make(self) -> None:
+        """Makes the store of a broker that is reached."""
+        connection = self._upstream.connect()
         try:
             bounds, size = connection.source.bounds(), connection.source.segment_bytes
         finally:
             connection.close()
-        self._open(size, bounds.min_offset - bounds.min_offset % size, restore=restore)
+        self._open(size, bounds.min_offset - bounds.min_offset % size, restore=self._restores)
+
+    def _check_promotable(self, *, is_there: bool) -> None:
+        if not is_there:
+            raise InvalidRequestError(
+                "there is no store yet that could take messages in the broker's place", hint="follow the broker first"
+            )
+        if not self._settings.nameservers:
+            raise InvalidRequestError(
+                "whether the broker is gone is asked where it answers, which no nameserver says",
+                hint="give --namesrv HOST:PORT with --promote-now",
+            )
+        if self._upstream.is_back():
+            raise InvalidRequestError(
+                f"broker {self.broker.name} is there, and takes messages itself",
+                hint="stop it first; --promote, without -now, waits until it is gone",
+            )
 
     def start(self) -> None:
         """Begins to follow."""
@@ -138,7 +224,7 @@ class Follower:
         self._stopping.set()
         connection = self._connection
         if connection is not None:
-            connection.source.close()
+            connection.close()
 
     def stop(self) -> None:
         """Ends the thread and closes the store, within 10 s whatever hangs. Idempotent."""
@@ -161,6 +247,8 @@ class Follower:
                 return
             except (InvalidRequestError, StoreMismatchError) as error:
                 self._note(FollowState.REFUSED, error)
+            except NoLogYetError as error:
+                self._note(FollowState.WAITING, error)
             except StoreError as error:
                 if not self._stopping.is_set():
                     self._note(FollowState.CONNECTING, error)
@@ -169,6 +257,7 @@ class Follower:
                 self._note(FollowState.CONNECTING, StoreError(f"{type(error).__name__}: {error}"))
             if self._stopping.is_set():
                 return
+            self.broker.slaves = self._upstream.slaves
             self._age()
             try:
                 self._consider_promotion()
@@ -200,22 +289,24 @@ class Follower:
 
     # the store, open or closed
 
-    def _open(self, segment_bytes: int, begin: int, *, restore: bool = False) -> None:
+    def _open(self, segment_bytes: int | None, begin: int, *, restore: bool = False) -> None:
         if self._stopping.is_set():
             raise ClosedError("the follower was stopped")
         store = self._place.open(segment_bytes, begin, restore=restore)
-        self._store, self._segment_bytes = store, segment_bytes
+        self._store, self._segment_bytes = store, segment_bytes or 0
         self._unflushed = _Unflushed()
+        if self._settings.promote:
+            store.store.keep_log(store.keep_delayed)
         store.store.start()
         broker = self.broker
         broker.store, broker.end = store.store, store.end
         self._note_gaps()
         self._changed(broker)
 
-    def _open_promoted(self) -> None:
+    def _open_promoted(self, followed_below: int) -> None:
         self._promoted = store = self._place.open_promoted()
         store.start()
-        self.broker.store = store
+        self.broker.store, self.broker.end = store, followed_below
         self._note(FollowState.PROMOTED)
         self._changed(self.broker)
 
@@ -232,8 +323,10 @@ class Follower:
             return
         if self._store is not None and self._store.store.read_only_reason is not None:
             self._close()
-        if self._store is None:
+        if self._store is None and self._segment_bytes:
             self._open(self._segment_bytes, 0)
+        elif self._store is None:
+            self._make()
 
     @property
     def _opened(self) -> FollowedStore:
@@ -250,20 +343,35 @@ class Follower:
                 return
             broker, source = self.broker, connection.source
             broker.cluster, broker.address = connection.cluster or broker.cluster, connection.address
+            broker.slaves = self._upstream.slaves
             if source.segment_bytes != self._segment_bytes:
                 raise StoreMismatchError(
                     f"the broker's segments have {source.segment_bytes} bytes now, those of the store "
                     f"{self._segment_bytes}",
                     hint="follow it as another store: --store-id ID with an empty --root",
                 )
+            if broker.address is not None:
+                self._opened.note_broker(broker.cluster, broker.address)
+            if not self._settings.system_topics:  # decided before their first record is here
+                self._opened.copy_topics([CopiedTopic(name, 1, archive=False) for name in SYSTEM_TOPICS])
             self._seen.clear()
-            self._look(connection)
-            self._copy(connection)
+            questions = _Questions(connection)
+            self._look_s = self._copy_s = self._clock.monotonic_s()
+            self._look(connection, questions.now, wait_s=_FIRST_ANSWER_S)
+            self._copy(questions.state, wait_s=_FIRST_ANSWER_S)
             rest = self._meet(source)
             self._gone_s = None
-            self._look(connection)
+            self._measure()
             self._judge()
-            self._read(connection, *rest)
+            try:
+                self._read(connection, questions, *rest)
+            except CorruptionError:
+                self._unflushed = _Unflushed()
+                self.broker.end = self._opened.flush()  # what a replica begins at, it acknowledges
+                begin = behind_hole(source, self.broker.end)
+                if begin is None or not connection.goes_on_at(begin):
+                    raise
+                self._begin_again(begin, "the broker has lost [{end}, {begin}), and goes on behind zeros")
         finally:
             self._connection = None
             connection.close()
@@ -276,7 +384,7 @@ class Follower:
         while True:
             store, bounds = self._opened, source.bounds()
             if store.end < bounds.min_offset:
-                self._begin_again(bounds.min_offset)
+                self._begin_again(bounds.min_offset, "the broker has removed [{end}, {begin}) before it was here")
                 continue
             agreed, position, rest = _compare(source, store, bounds)
             if agreed == store.end:
@@ -289,20 +397,20 @@ class Follower:
             self._place.rewind(self._segment_bytes, agreed)
             self._open(self._segment_bytes, 0)
 
-    def _begin_again(self, begin: int) -> None:
+    def _begin_again(self, begin: int, why: str) -> None:
         """Archives what there is, and lets the log go on at ``begin``.
 
         Killed in here: the same again at the next start, or the next opening ends it.
         """
         store = self._opened
-        gone = f"the broker has removed [{store.end}, {begin}) before it was here"
+        gone = why.format(end=store.end, begin=begin)
         self._note(FollowState.GAP, StoreError(gone, hint="it is declared as a gap, which answers name"))
         store.archive_all()  # most of the work, while the store still answers
         self._close()
         self._place.begin_again(self._segment_bytes, begin - begin % self._segment_bytes)
         self._open(self._segment_bytes, 0)
 
-    def _read(self, connection: BrokerLink, position: int, rest: bytes) -> None:
+    def _read(self, connection: BrokerLink, questions: _Questions, position: int, rest: bytes) -> None:
         source, settings = connection.source, self._settings
         self._take(position, rest)
         while not self._stopping.is_set():
@@ -321,8 +429,7 @@ class Follower:
                 self._flush(source)
             if is_due:  # whatever came was taken
                 self._failures = 0
-            if now_s >= self._look_s:
-                self._look(connection)
+            if self._look(connection, questions.now):
                 self._judge()
                 if is_waited_for and not len(data):
                     self._check_still_there()
@@ -331,8 +438,7 @@ class Follower:
                     self._consider_promotion()
                     if self._promoted is not None:
                         return
-            if now_s >= self._copy_s:
-                self._copy(connection)
+            self._copy(questions.state)
 
     def _check_still_there(self) -> None:
         """Raises :class:`SourceLostError` if the broker has removed what comes next: a master then sends nothing for
@@ -360,24 +466,39 @@ class Follower:
 
     # how far the broker is
 
-    def _look(self, connection: BrokerLink) -> None:
-        """Asks the broker where its log begins and ends; a broker that does not answer may still send its log."""
+    def _look(self, connection: BrokerLink, question: _Question[BrokerNow], *, wait_s: float = 0.0) -> bool:
+        """Asks each second where the broker's log begins and ends, and takes what was answered; whether it was time.
+
+        A broker that does not answer may still send its log.
+        """
         now_s = self._clock.monotonic_s()
-        self._look_s = now_s + _LOOK_EVERY_S
+        is_time = now_s >= self._look_s
+        if is_time:
+            self._look_s = now_s + _LOOK_EVERY_S
+            question.ask()
         broker, store = self.broker, self._opened
         try:
-            now = connection.now()
+            now = question.answer(wait_s)
+        except SourceLostError:
+            raise
         except StoreError:
-            self._look_s = self._clock.monotonic_s() + _LOOK_AGAIN_S
+            self._look_s = now_s + _LOOK_AGAIN_S
         else:
-            broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
-            broker.margin_ms = margin_ms(
-                connection.facts, now, store.end - store.end % self._segment_bytes, store.last_store_ms,
-                self._clock.now_ms(),
-            )  # fmt: skip
+            if now is not None:
+                broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
+                broker.margin_ms = margin_ms(
+                    connection.facts, now, store.end - store.end % self._segment_bytes, store.last_store_ms,
+                    self._clock.now_ms(),
+                )  # fmt: skip
+        if is_time:
+            self._measure()
+        return is_time
+
+    def _measure(self) -> None:
+        """Says how far the store is behind the broker, as far as that is known."""
         self._note_gaps()
         self._measure_lag()
-        self._looked = self._clock.now_ms(), broker.lag_ms, broker.margin_ms
+        self._looked = self._clock.now_ms(), self.broker.lag_ms, self.broker.margin_ms
 
     def _note_gaps(self) -> None:
         store = self._opened
@@ -409,33 +530,47 @@ class Follower:
 
     # beside the log
 
-    def _copy(self, connection: BrokerLink) -> None:
-        """Copies topics, groups and offsets; a broker that does not tell them now is asked again later."""
-        self._copy_s = self._clock.monotonic_s() + self._settings.copy_interval_ms / 1000
+    def _copy(self, question: _Question[BrokerState], *, wait_s: float = 0.0) -> None:
+        """Asks now and then for topics, groups and offsets, and keeps what was answered; a broker that does not tell
+        them now is asked again later."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._copy_s:
+            self._copy_s = now_s + self._settings.copy_interval_ms / 1000
+            question.ask()
         try:
-            state = connection.state()
+            state = question.answer(wait_s)
         except StoreError as error:
             _LOG.warning("broker %s: its topics and groups are not copied: %s", self.broker.name, error)
             return
-        store = self._opened
-        topics = [] if self._settings.system_topics else [CopiedTopic(name, 1, False) for name in SYSTEM_TOPICS]
-        topics += [
-            CopiedTopic(topic.name, topic.queue_count, self._settings.system_topics or topic.name not in SYSTEM_TOPICS)
-            for topic in state.topics
-        ]
-        for topic in topics:
-            self._copy_one(topic.name, partial(store.copy_topics, [topic]))
-        for group in copied_groups(state):
-            self._copy_one(group.name, partial(store.copy_groups, [group]))
+        if state is not None:
+            self._keep(state)
+
+    def _keep(self, state: BrokerState) -> None:
+        keeps_all = self._settings.system_topics
+        self._opened.copy_topics(
+            [
+                CopiedTopic(topic.name, topic.queue_count, keeps_all or topic.name not in SYSTEM_TOPICS)
+                for topic in state.topics
+                if self._can_be_kept(topic.name)
+            ]
+        )
+        left_out = self._opened.copy_groups(copied_groups(state), state.delay_offsets)
+        for name, error in left_out.items():
+            self._say_odd(name, error)
         self.broker.topics = state.topics
 
-    def _copy_one(self, name: str, copy: Callable[[], None]) -> None:
+    def _can_be_kept(self, topic: str) -> bool:
         try:
-            copy()
-        except (InvalidRequestError, StoreMismatchError) as error:
-            if name not in self._odd:
-                self._odd.add(name)
-                _LOG.warning("broker %s: %r is not copied: %s", self.broker.name, name, error)
+            validate_foreign_topic(topic)
+        except InvalidRequestError as error:
+            self._say_odd(topic, error)
+            return False
+        return True
+
+    def _say_odd(self, name: str, error: StoreError) -> None:
+        if name not in self._odd:
+            self._odd.add(name)
+            _LOG.warning("broker %s: %r is not copied: %s", self.broker.name, name, error)
 
     # the broker's end
 
@@ -455,13 +590,23 @@ class Follower:
         if quiet_s * 1000 < self._settings.promote_after_ms:
             return
         if not is_all_here:
+            lacks = f"{broker.lag_bytes} bytes of its log are not here"
+            if broker.live_max_offset is None:  # it was gone already when this process began
+                lacks = "where its log ended is not known"
             raise SourceLostError(
-                f"the broker is gone, and {broker.lag_bytes} bytes of its log are not here: the store is not promoted",
-                hint="start the broker again until they are, or promote without them: docs/adopting_rocketmq.md",
+                f"the broker is gone, and {lacks}: the store is not promoted",
+                hint="start the broker until all is here, or begin once with --promote-now, which gives up the rest",
             )
-        # Killed before `store.json` says so: the next start finds the broker gone again. After it: promoted.
-        self._store.promote()
-        self._promoted, self._store = self._store.store, None
+        self._promote()
+
+    def _promote(self) -> None:
+        """Makes the store one that takes messages.
+
+        Killed before `store.json` says so: the store follows, and the next start decides anew. After it: promoted.
+        """
+        store, broker = self._opened, self.broker
+        store.promote()
+        self._promoted, self._store, broker.end = store.store, None, store.end
         self._note(FollowState.PROMOTED)
         _LOG.warning("broker %s is gone: store %s takes messages from now on", broker.name, broker.store_id)
         self._changed(broker)
@@ -469,9 +614,7 @@ class Follower:
     def _watch(self) -> None:
         """Looks for a broker that comes back, which would take messages beside the store that was promoted."""
         while not self._clock.wait(self._stopping, _LOOK_AGAIN_S):
-            if self.broker.address is None or self._upstream.is_gone():
-                self._note(FollowState.PROMOTED)
-            else:
+            if self._upstream.is_back():
                 self._note(
                     FollowState.TWO_WRITERS,
                     StoreError(
@@ -479,6 +622,8 @@ class Follower:
                         hint="docs/adopting_rocketmq.md, a broker that comes back",
                     ),
                 )
+            else:
+                self._note(FollowState.PROMOTED)
 
 
 def copied_groups(state: BrokerState) -> list[CopiedGroup]:
@@ -595,3 +740,35 @@ def _skipped(source: LogSource, end: int, position: int, rest: bytes) -> tuple[i
             source.begin(end)
             return end, end, b""
     return end, max(position, end), rest[max(0, end - position) :]
+
+
+def behind_hole(source: LogSource, end: int) -> int | None:
+    """Returns the base of the segment with which a broker's log goes on behind zeros that begin at ``end``.
+
+    None where anything else lies there. A broker whose machine went down may have lost whole segments, and write on in
+    a later one. Zeros alone are no hole, as what is not written yet is zero as well. But a source gives bytes only
+    where the broker has written something behind them, and it writes from the front to the back: zeros of before a
+    segment that has a record stay. Only the broker's own recovery may take back such a segment, so it has to run and to
+    count that as its log (:meth:`BrokerLink.goes_on_at`) before anything is declared. *Killed in here*: nothing was
+    done.
+    """
+    source.begin(end)
+    size = source.segment_bytes
+    position, head, waited = end, b"", 0
+    while waited <= _PATIENCE:
+        data = bytes(source.read(_WAIT_S))
+        if not data:
+            waited += 1
+            continue
+        waited, at = 0, position % size
+        if source.position() != position:
+            break
+        if at < HEAD_BYTES:
+            head = head[:at] + data[: HEAD_BYTES - at]
+        if begins_record(head, position - at):
+            return position - at if position - at > end else None
+        is_cut_head = at + len(data) < HEAD_BYTES
+        if data.count(0) < len(data) and not is_cut_head:
+            break
+        position += len(data)
+    return None

@@ -85,11 +85,11 @@ class Followers:
         """Has changes of stores told, on the thread of the follower; before :meth:`open`."""
         self._listeners.append(listener)
 
-    def open(self, *, restore: bool = False) -> None:
+    def open(self, *, restore: bool = False, promote_now: bool = False) -> None:
         """Opens all stores; those that are new need their brokers. Raises what :meth:`Follower.open` raises."""
         try:
             for follower in self._followers:
-                follower.open(restore=restore)
+                follower.open(restore=restore, promote_now=promote_now)
         except BaseException:
             self.stop()
             raise

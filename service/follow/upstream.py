@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +18,8 @@ from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, Stor
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE, BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
-from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource
-from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
+from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError
+from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, dledger_error
 from tierlog.tiering.rocketmq.remoting import (
     BrokerAddress,
     BrokerClient,
@@ -28,13 +28,15 @@ from tierlog.tiering.rocketmq.remoting import (
     bounds_in,
     copied_state,
     facts_of,
-    find_master,
+    find_brokers,
     parse_address,
     runtime_info,
 )
 
 #: Where segments of a broker's directory get their second name.
 HELD_FOLDER = "tierlog-held"
+#: How the folder begins in which one with DLedger has its log.
+_DLEDGER_FOLDER = "dledger-"
 _PROBE_S = 1.0
 
 
@@ -48,7 +50,11 @@ class BrokerNow:
 
 
 class BrokerLink(Protocol):
-    """One stretch of following a broker. For one thread; :meth:`close` may be called from any."""
+    """One stretch of following a broker.
+
+    The source is for one thread. :meth:`now` and :meth:`state` are for one thread each, beside it, and take some
+    seconds where the broker is slow. :meth:`close` may be called from any.
+    """
 
     source: LogSource
     cluster: str
@@ -64,8 +70,12 @@ class BrokerLink(Protocol):
         """Returns topics, groups and offsets as a slave copies them; raises :class:`UnavailableError`."""
         ...
 
+    def goes_on_at(self, offset: int) -> bool:
+        """Whether the broker itself says that its log goes on behind an offset; False where it cannot be asked."""
+        ...
+
     def close(self) -> None:
-        """Ends a read that waits, too. Idempotent."""
+        """Ends a read that waits, too, and questions under way soon. Idempotent."""
         ...
 
 
@@ -73,6 +83,15 @@ class Upstream(Protocol):
     """A broker that is to be followed, whether it runs or not."""
 
     name: str
+
+    @property
+    def slaves(self) -> Sequence[str]:
+        """Where its slaves answer, as a nameserver said last."""
+        ...
+
+    def remember(self, address: str) -> None:
+        """Takes the address of the master, as an earlier process knew it; what nameservers say counts more."""
+        ...
 
     def connect(self) -> BrokerLink:
         """Finds the broker, the newest master of its name.
@@ -83,7 +102,14 @@ class Upstream(Protocol):
         ...
 
     def is_gone(self) -> bool:
-        """Whether nobody listens any more where the broker did; False as well while that cannot be told."""
+        """Whether nobody listens any more where the broker did, nor where a slave of it would that may become master.
+
+        False as well while that cannot be told.
+        """
+        ...
+
+    def is_back(self) -> bool:
+        """Whether somebody listens where the broker did, or where a nameserver says that its master is."""
         ...
 
 
@@ -94,23 +120,31 @@ class _Link:
     address: str | None
     facts: BrokerFacts | None
     client: BrokerClient | None
+    copying: BrokerClient | None = None
+    """Asked for all that lies beside the log, which takes a broker a while; one client asks one thing at a time."""
 
     def now(self) -> BrokerNow:
         if self.client is None:
             return BrokerNow(self.source.bounds())
         info = runtime_info(self.client)
+        if isinstance(self.source, RemoteLog):
+            self.source.told(info)
         return BrokerNow(bounds_in(info), _disk_used(info))
 
     def state(self) -> BrokerState:
         if isinstance(self.source, BrokerDirectory):
             return self.source.state()
-        assert self.client is not None
-        return copied_state(self.client)
+        assert self.copying is not None
+        return copied_state(self.copying)
+
+    def goes_on_at(self, offset: int) -> bool:
+        return self.client is not None and bounds_in(runtime_info(self.client)).max_offset > offset
 
     def close(self) -> None:
         self.source.close()
-        if self.client is not None:
-            self.client.close()
+        for client in (self.client, self.copying):
+            if client is not None:
+                client.abandon()
 
 
 class RemoteBroker:
@@ -121,11 +155,18 @@ class RemoteBroker:
         self._settings = settings
         self._clock = clock
         self._credentials = credentials_of(settings)
-        self._known: BrokerAddress | None = None
+        #: Where the master was reached last.
+        self.known: BrokerAddress | None = None
+        self.slaves: Sequence[str] = ()
+
+    def remember(self, address: str) -> None:
+        self.known = BrokerAddress(self.name, "", address)
 
     def connect(self) -> BrokerLink:
         found = self.find()
-        client = BrokerClient(found.address, clock=self._clock, credentials=self._credentials)
+        client, copying = (
+            BrokerClient(found.address, clock=self._clock, credentials=self._credentials) for _ in range(2)
+        )
         try:
             facts = facts_of(client)
             check_followable(facts)
@@ -136,22 +177,46 @@ class RemoteBroker:
         except BaseException:
             client.close()
             raise
-        self._known = found
-        return _Link(source, facts.cluster or found.cluster, found.address, facts, client)
+        self.known = found
+        return _Link(source, facts.cluster or found.cluster, found.address, facts, client, copying)
 
     def find(self) -> BrokerAddress:
         """Asks the nameservers; while none answers, or none knows it, the broker is where it was."""
         try:
-            return find_master(
+            found = self._ask()
+        except (UnavailableError, NotFoundError):
+            if self.known is None:
+                raise
+            return self.known
+        if not found.address and self.known is None:
+            raise UnavailableError(f"broker {self.name} has no master now")
+        return found if found.address or self.known is None else self.known
+
+    def _ask(self) -> BrokerAddress:
+        """Asks the nameservers."""
+        try:
+            found = find_brokers(
                 self._settings.nameservers, self.name, clock=self._clock, credentials=self._credentials
             )  # fmt: skip
-        except (UnavailableError, NotFoundError):
-            if self._known is None:
-                raise
-            return self._known
+        except NotFoundError:
+            self.slaves = ()
+            raise
+        self.slaves = found.slaves
+        return found
 
     def is_gone(self) -> bool:
-        return self._known is not None and is_refused(self._known.address)
+        if self.known is None or _listens(self.known.address) is not False:
+            return False
+        with contextlib.suppress(UnavailableError, NotFoundError):
+            found = self._ask()
+            return all(_listens(address) is False for address in found.all)
+        return True
+
+    def is_back(self) -> bool:
+        where = [] if self.known is None else [self.known.address]
+        with contextlib.suppress(UnavailableError, NotFoundError):
+            where.append(self._ask().address)
+        return any(_listens(address) for address in where if address)
 
 
 class DirectoryBroker:
@@ -165,35 +230,62 @@ class DirectoryBroker:
         self._fs = fs
         self._remote = RemoteBroker(name, settings, clock)
         self._facts: BrokerFacts | None = None
-        self._known: BrokerAddress | None = None
+
+    @property
+    def slaves(self) -> Sequence[str]:
+        return self._remote.slaves
+
+    def remember(self, address: str) -> None:
+        self._remote.remember(address)
 
     def connect(self) -> BrokerLink:
         client = self._client()
         facts = self._facts
-        if facts is not None and facts.is_dledger:
-            raise InvalidRequestError(f"broker {self.name} runs with DLedger, whose log has another format")
-        # until it was asked once, its directory tells
-        is_controller_mode = self._fs.exists(self._root / EPOCH_FILE) if facts is None else facts.is_controller_mode
-        if is_controller_mode and not self._settings.nameservers:
-            raise InvalidRequestError(
-                f"broker {self.name} runs in controller mode, where it has to be asked what its slaves have",
-                path=str(self._root / EPOCH_FILE),
-                hint="give --namesrv HOST:PORT; or remove the file, if the broker is not in this mode any more",
-            )
         try:
-            source = BrokerDirectory(
-                self._root, fs=self._fs, clock=self._clock, client=client,
-                held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
-                max_held_bytes=self._settings.max_held_bytes,
-                is_controller_mode=is_controller_mode,
-            )  # fmt: skip
+            if self._has_dledger():
+                raise dledger_error(self.name)  # noqa: TRY301
+            source = self._directory(client)
         except BaseException:
             if client is not None:
                 client.close()
             raise
-        known = self._known
+        known = self._remote.known
         cluster, address = (known.cluster, known.address) if known is not None else ("", None)
         return _Link(source, cluster, address, facts, client)
+
+    def _is_controller_mode(self) -> bool:
+        """Asks its settings, and while they are not known its files."""
+        if self._facts is not None:
+            return self._facts.is_controller_mode
+        return self._fs.exists(self._root / EPOCH_FILE)
+
+    def _has_dledger(self) -> bool:
+        if self._facts is not None:
+            return self._facts.is_dledger
+        return any(name.startswith(_DLEDGER_FOLDER) for name in self._fs.list_dir(self._root))
+
+    def _directory(self, client: BrokerClient | None) -> BrokerDirectory:
+        """Opens the broker's files; those of one that has had messages are not waited for."""
+        try:
+            return BrokerDirectory(
+                self._root, fs=self._fs, clock=self._clock, client=client,
+                held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
+                max_held_bytes=self._settings.max_held_bytes, is_controller_mode=self._is_controller_mode(),
+            )  # fmt: skip
+        except NoLogYetError as error:
+            if client is None or not self._has_messages(client):
+                raise
+            raise NotFoundError(
+                f"broker {self.name} has had messages, and no log is here", path=error.path,
+                hint="name the folder that is its storePathRootDir",
+            ) from error  # fmt: skip
+
+    @staticmethod
+    def _has_messages(client: BrokerClient) -> bool:
+        """Asks the broker whether it has had any; not if it does not say."""
+        with contextlib.suppress(UnavailableError):
+            return bounds_in(runtime_info(client)).max_offset > 0
+        return False
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""
@@ -201,8 +293,8 @@ class DirectoryBroker:
             return None
         client: BrokerClient | None = None
         try:
-            self._known = self._remote.find()
-            client = BrokerClient(self._known.address, clock=self._clock, credentials=credentials_of(self._settings))
+            self._remote.known = known = self._remote.find()
+            client = BrokerClient(known.address, clock=self._clock, credentials=credentials_of(self._settings))
             self._facts = facts_of(client)
             return client
         except (UnavailableError, NotFoundError):  # stopped: its files are all there is, and what was known of it
@@ -211,7 +303,10 @@ class DirectoryBroker:
             return None
 
     def is_gone(self) -> bool:
-        return self._known is not None and is_refused(self._known.address)
+        return self._remote.is_gone()
+
+    def is_back(self) -> bool:
+        return self._remote.is_back()
 
 
 def upstream_of(name: str, settings: FollowSettings, clock: Clock, fs: FileSystem) -> Upstream:
@@ -245,6 +340,10 @@ def check_settings(settings: FollowSettings) -> None:
             "whether the broker is gone is asked where it answers, which no nameserver says",
             hint="give --namesrv HOST:PORT with --promote",
         )
+    if settings.listen is not None and not settings.nameservers:
+        raise InvalidRequestError(
+            "who looks for the archive asks a nameserver, and none is named", hint="give --namesrv with --listen"
+        )
     for address in settings.nameservers:
         parse_address(address)
     credentials_of(settings)
@@ -273,15 +372,15 @@ def credentials_of(settings: FollowSettings) -> Credentials | None:
     return Credentials(settings.access_key, secret)
 
 
-def is_refused(address: str) -> bool:
-    """Whether this machine's or another's answer is that nobody listens there; silence is no such answer."""
+def _listens(address: str) -> bool | None:
+    """Whether somebody listens there; None where that cannot be told: silence says neither."""
     try:
         with contextlib.closing(socket.create_connection(parse_address(address), timeout=_PROBE_S)):
-            return False
+            return True
     except ConnectionRefusedError:
-        return True
-    except (OSError, StoreError):
         return False
+    except (OSError, StoreError):
+        return None
 
 
 def _disk_used(info: Mapping[str, str]) -> float | None:

@@ -396,7 +396,7 @@ _FOLLOW = (
     ),
     _labelled(
         "tierlog_follow_state", "1 for the state of the follower, 0 for all others.",
-        "`diverged` and `refused` need an operator; `connecting` goes on by itself.", "broker", "state",
+        "`diverged` and `refused` need an operator; `connecting` and `waiting` go on by themselves.", "broker", "state",
     ),
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import ExitStack
 
 import pytest
@@ -10,7 +11,9 @@ from playwright.sync_api import Route, expect
 
 from tests.browser.chromium import Browsing
 from tests.support.service.page_world import PageWorld
-from tests.support.service.served import served
+from tests.support.service.served import served, served_app
+from tierlog.service.api.application.app import create_app
+from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
 
 pytestmark = pytest.mark.browser
 
@@ -32,6 +35,25 @@ def test_an_archive_that_does_not_answer_makes_coverage_incomplete_and_it_is_sai
         page.get_by_role("button", name="Search", exact=True).click()
         expect(page.locator(".verdict")).to_contain_text("Everything was searched")
         expect(page.locator(".message .badge").first).to_have_text("cold")
+
+
+def test_followed_brokers_are_shown_and_what_is_wrong_with_one_is_said(browser: Browsing, world: PageWorld) -> None:
+    fine = FollowedBroker(
+        "broker-a", "shop", state=FollowState.FOLLOWING, store=world.engine, live_max_offset=3 << 20, end=1 << 20,
+        lag_ms=2_000, margin_ms=72 * _HOUR,
+    )  # fmt: skip
+    lost = FollowedBroker("broker-b", "b", state=FollowState.DIVERGED, error="its log is another one", gap_bytes=4096)
+    stopping = threading.Event()
+    app = create_app(world.engine, world.settings, stopping, followed=lambda: [fine, lost])
+    with served_app(app, world.settings, stopping) as url, browser.at(url, "/#/store") as watched:
+        page = watched.page
+        card = page.locator("article", has_text="Broker broker-a")
+        for told in ("following", "2 MiB, 2 s", "3 d", "0 B"):
+            expect(card).to_contain_text(told)
+        expect(page.locator("article", has_text="Broker broker-b")).to_contain_text("4 KiB")
+        expect(page.locator(".banner")).to_have_text(
+            "Broker broker-b: diverged: its log is another one. What is here is answered from."
+        )
 
 
 def test_a_service_that_is_gone_is_said_and_its_return_is_noticed(browser: Browsing, world: PageWorld) -> None:

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from tests.support.index.index_merge import Shape, merge, mergeable, neighbours
 from tests.support.oracles.logs import real_log, real_log_names, write_sample
-from tests.support.stores.engines import hot_settings
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
 from tierlog.service.archive.readers import StoreReader
-from tierlog.service.config.settings import ColdSettings, IndexSettings, Settings
+from tierlog.service.config.settings import ColdSettings, HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.paths import ColdKeys
@@ -39,7 +38,7 @@ TOPICS = ("web", "batch")
 DAY_MS = 86_400_000
 SETTINGS = Settings(
     advertise="10.0.0.1:7777",
-    hot=hot_settings(segment_bytes=32 << 20, default_queues=4),
+    hot=HotSettings(segment_bytes=32 << 20, default_queues=4),
     index=IndexSettings(slots=50_000, items=200_000),
     cold=ColdSettings(max_inline_entries=8, page_entries=4),
 )

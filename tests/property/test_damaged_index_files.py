@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores.engines import hot_settings
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.search.query import Query
-from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import UnavailableError
@@ -32,7 +31,7 @@ _SEEDS, _QUICK = 3, 1
 
 
 def opened(root: Path, bucket: MemoryObjectStore) -> Store:
-    settings = Settings(hot=hot_settings(segment_bytes=1 << 15), index=IndexSettings(slots=900, items=80))
+    settings = Settings(hot=HotSettings(segment_bytes=1 << 15), index=IndexSettings(slots=900, items=80))
     return Store.open(root, settings=settings, cold_url="memory://d", objects=bucket, clock=ManualClock())
 
 

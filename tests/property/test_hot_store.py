@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.fs.crash_fs import CrashFileSystem
-from tests.support.stores.engines import hot_settings
 from tests.support.stores.hot_stores import NOW_MS, ROOT
 from tierlog.index.search.query import Query
-from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -27,7 +26,7 @@ from tierlog.tiering.message.batch import Message
 TOPICS = ("a", "orders", "%DLQ%" + "w" * 150)
 KEYS = "pqr"
 SETTINGS = Settings(
-    advertise="10.0.0.1:7777", hot=hot_settings(segment_bytes=4096, queue_file_units=7, default_queues=2),
+    advertise="10.0.0.1:7777", hot=HotSettings(segment_bytes=4096, queue_file_units=7, default_queues=2),
     index=IndexSettings(slots=3, items=9),
 )  # fmt: skip
 Queue = tuple[str, int]

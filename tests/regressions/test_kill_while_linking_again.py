@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
-from tests.support.stores.engines import hot_settings
 from tests.support.stores.hot_stores import ROOT
 from tierlog.index.rocketmq import classic_index
 from tierlog.index.rocketmq.classic_format import FILE_NAME
 from tierlog.index.rocketmq.classic_index import ClassicIndexFile
-from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.paths import StorePaths
@@ -21,7 +20,7 @@ from tierlog.tiering.message.batch import Message
 
 SLOTS, ITEMS = 40, 30
 SETTINGS = Settings(
-    advertise="10.0.0.1:7777", hot=hot_settings(segment_bytes=65_536, queue_file_units=60),
+    advertise="10.0.0.1:7777", hot=HotSettings(segment_bytes=65_536, queue_file_units=60),
     index=IndexSettings(classic=True, classic_slots=SLOTS, classic_items=ITEMS),
 )  # fmt: skip
 

@@ -495,8 +495,8 @@ class LocalFileSystem:
             return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
 
 
-def replace_file(fs: FileSystem, path: Path, data: bytes, tmp_dir: Path) -> None:
-    """Durably replaces a small file: readers after a crash see the old bytes or the new ones, never a mixture.
+def replace_file(fs: FileSystem, path: Path, data: bytes | ByteArray, tmp_dir: Path) -> None:
+    """Durably replaces a file: readers after a crash see the old bytes or the new ones, never a mixture.
 
     Written to ``tmp_dir`` and flushed, renamed over ``path``, then the folder flushed. Killed before the rename:
     the old file stands and the temporary one is garbage. In the file's own folder it has ``.new`` behind its name.

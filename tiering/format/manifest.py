@@ -248,7 +248,7 @@ class LostRange(NamedTuple):
     next: int
     from_ms: int
     to_ms: int
-    """Its messages were stored in ``[from_ms, to_ms)``."""
+    """Its messages were stored in ``[from_ms, to_ms)``, by clocks that may be a minute wrong."""
 
     def __str__(self) -> str:
         return f"log [{self.first}, {self.next})"

@@ -3,8 +3,8 @@
 One section ``TLSTATE1``: topics and a few numbers in its table, queue ends and consumer groups in one zstd page of
 JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored. Version 2 tells of deleted topics, which
 earlier versions would show again. Version 3 has an entry for each generation of a topic
-(``tiering.format.generation``), or is of a log that follows a broker, which earlier versions would restore as one of
-their own, and whose lost ranges their answers would not name.
+(``tiering.format.generation``), or is of a log that follows a broker or once did, which earlier versions would restore
+as one of their own, and whose lost ranges their answers would not name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from tierlog.tiering.format.generation import chosen, generations_of, is_numbered, record_topic, shown_name
+from tierlog.tiering.format.generation import chosen, generations_of, is_numbered, number_of, record_topic, shown_name
 from tierlog.tiering.format.section import compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_STATE = b"TLSTATE1"
@@ -148,6 +148,8 @@ class StoreState:
     """Physical offset at which the volume's log begins, which only rises; None: not known."""
     followed: bool = False
     """Whether the log is a broker's that is followed, at the broker's offsets."""
+    was_followed: bool = False
+    """Whether a part of the log is of a broker that was followed, by a store that takes messages itself now."""
 
     def find(self, name: str) -> TopicState | None:
         """Returns the topic of this name for readers, None if there is none or it is deleted.
@@ -160,6 +162,10 @@ class StoreState:
     def shown_name(self, topic: TopicState) -> str:
         """Returns what people call a topic."""
         return shown_name(generations_of(self.topics, record_topic(topic.name)), topic.name)
+
+    def number_of(self, topic: TopicState) -> int | None:
+        """Returns the number of a generation; None if the topic has no other."""
+        return number_of(generations_of(self.topics, record_topic(topic.name)), topic.name)
 
     @property
     def listed(self) -> tuple[TopicState, ...]:
@@ -176,7 +182,7 @@ class StoreState:
             "volume_id": self.volume_id, "log_end": self.log_end, "next_topic_id": self.next_topic_id,
             "first_offset": self.first_offset, "segment_bytes": self.segment_bytes, "takeovers": self.takeovers,
             "log_begin": self.log_begin,
-            **({"followed": True} if self.followed else {}),
+            **{name: True for name in ("followed", "was_followed") if getattr(self, name)},
         }  # fmt: skip
         body: dict[str, object] = {
             "ends": [topic.ends for topic in self.topics],
@@ -192,7 +198,7 @@ class StoreState:
         if has_deletions:
             body["begins"] = [topic.begins for topic in self.topics]
         version = _VERSION_WITH_DELETIONS if has_deletions else _VERSION_WITHOUT_DELETIONS
-        if self.followed or any(is_numbered(topic.name) for topic in self.topics):
+        if self.followed or self.was_followed or any(is_numbered(topic.name) for topic in self.topics):
             version = VERSION
         return encode_section(MAGIC_STATE, version, table, [(compress_json(body), {})])[0]
 
@@ -219,6 +225,7 @@ class StoreState:
             takeovers=tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())),
             log_begin=table.get("log_begin"),
             followed=table.get("followed", False),
+            was_followed=table.get("was_followed", False),
         )
 
 

@@ -9,6 +9,9 @@ write (:mod:`~tiering.base.shared_writes`).
 
 ``offsets`` are those of the store's own queues. A group that reads queues of other stores of its cluster too has also
 ``"elsewhere": {"store-b": {"orders": {"0": 4}}}``, which versions before clusters ignore, and forget when they write.
+
+A store that follows a RocketMQ broker, or did, has ``"delay_offsets": {"3": 17}`` as well: up to where the broker had
+sent on what waited at each level of delay, when that was copied last.
 """
 
 from __future__ import annotations
@@ -74,9 +77,17 @@ class GroupState:
 _Groups = dict[str, GroupState]
 
 
+class _Kept(NamedTuple):
+    """What the file holds."""
+
+    groups: Mapping[str, GroupState]
+    delay_offsets: Mapping[int, int]
+
+
 @dataclass(slots=True, eq=False)
 class _Change(SharedChange):
     apply: Callable[[_Groups], None]
+    delay_offsets: Mapping[int, int] = field(default_factory=dict)
 
 
 class GroupOffsets:
@@ -105,8 +116,10 @@ class GroupOffsets:
         self._writing = threading.Lock()
         self._changes = SharedWrites(self._write, self._writing)
         self._texts: dict[str, tuple[GroupState, str]] = {}
-        self._file = replace(groups_file(store_id), encode=self._document)
-        self._groups: _Groups = dict(self._file.read(fs, paths.groups_json) or {})
+        self._file = JsonFile(partial(_decode_kept, store_id=store_id), self._document, (_FORMAT,))
+        kept = self._file.read(fs, paths.groups_json) or _Kept({}, {})
+        self._groups: _Groups = dict(kept.groups)
+        self._delay_offsets = kept.delay_offsets
 
     def all(self) -> dict[str, GroupState]:
         """Returns every group by name."""
@@ -119,6 +132,11 @@ class GroupOffsets:
             raise NotFoundError(f"no such group {name!r}")
         return found
 
+    @property
+    def delay_offsets(self) -> Mapping[int, int]:
+        """The next offset that the followed broker had to send on, of each level of delay, as copied last."""
+        return self._delay_offsets
+
     def raise_generation(self, name: str) -> int:
         """Begins the group's next generation, making the group if it is new; the generation begun."""
 
@@ -126,7 +144,7 @@ class GroupOffsets:
             state = self._found_or_new(groups, name)
             groups[name] = replace(state, generation=max(state.generation, self._forgotten) + 1)
 
-        self._make_durable(apply)
+        self._make_durable(_Change(apply))
         return self._groups[name].generation
 
     def commit(self, name: str, offsets: Mapping[Queue, int], *, generation: int, reset: bool = False) -> None:
@@ -151,7 +169,47 @@ class GroupOffsets:
             if reset:
                 self._resets.update((name, queue) for queue in offsets)
 
-        self._make_durable(apply)
+        self._make_durable(_Change(apply))
+
+    def copy(
+        self,
+        copied: Mapping[str, Mapping[Queue, int]],
+        delay_offsets: Mapping[int, int],
+        *,
+        made_again: Callable[[str], bool] = lambda topic: False,
+    ) -> dict[str, InvalidRequestError | ConflictError]:
+        """Sets groups to what a followed broker has, making those that are new, and levels of delay: in one write.
+
+        Offsets may fall; in own queues of a topic that was ``made_again`` those that are not copied go. Returns the
+        groups that are left out, and why.
+        """
+        odd: dict[str, InvalidRequestError | ConflictError] = {}
+
+        def apply(groups: _Groups) -> None:
+            room = MAX_OFFSETS - sum(len(each.offsets) for each in groups.values())
+            for name, offsets in copied.items():
+                try:
+                    state = self._found_or_new(groups, validate_group(name))
+                except (InvalidRequestError, ConflictError) as error:
+                    odd[name] = error
+                    continue
+                moved = {queue: offset for queue, offset in offsets.items() if state.offsets.get(queue) != offset}
+                room -= len(moved.keys() - state.offsets.keys())
+                if room < 0:
+                    odd[name] = _too_many_offsets()
+                    room += len(moved.keys() - state.offsets.keys())
+                    continue
+                kept = {
+                    queue: offset
+                    for queue, offset in state.offsets.items()
+                    if queue in offsets or queue[1] != self._store_id or not made_again(queue[0])
+                }
+                if moved or len(kept) < len(state.offsets) or name not in groups:
+                    groups[name] = replace(state, offsets={**kept, **moved})
+                    self._resets.update((name, queue) for queue in moved)
+
+        self._make_durable(_Change(apply, delay_offsets))
+        return odd
 
     def position(self, name: str, queue: Queue) -> GroupPosition:
         """Returns where a group is in a queue; its offset is None if it has committed none."""
@@ -173,13 +231,13 @@ class GroupOffsets:
             }
             self._add(groups, name, state, offsets)
 
-        self._make_durable(apply)
+        self._make_durable(_Change(apply))
 
     def _add(self, groups: _Groups, name: str, state: GroupState, offsets: Mapping[Queue, int]) -> None:
         groups[name] = replace(state, offsets={**state.offsets, **offsets})
         if sum(len(each.offsets) for each in groups.values()) > MAX_OFFSETS:
             groups[name] = state
-            raise ConflictError(f"there are {MAX_OFFSETS} committed offsets already")
+            raise _too_many_offsets()
 
     def remove(self, name: str) -> None:
         """Forgets a group; one that is not there is no error."""
@@ -188,7 +246,7 @@ class GroupOffsets:
             state = groups.pop(name, GroupState())
             self._forgotten = max(self._forgotten, state.generation)
 
-        self._make_durable(apply)
+        self._make_durable(_Change(apply))
 
     def close(self) -> None:
         """Waits for a write under way; every change from now on is a :class:`ClosedError`."""
@@ -211,36 +269,41 @@ class GroupOffsets:
         if self._is_closed:
             raise ClosedError("the store is closed")
 
-    def _make_durable(self, apply: Callable[[_Groups], None]) -> None:
+    def _make_durable(self, change: _Change) -> None:
         reason = self._read_only_reason()
         if reason is not None:
             raise ReadOnlyError(f"the store is read-only: {reason}")
-        self._changes.make(_Change(apply))
+        self._changes.make(change)
 
     def _write(self, batch: list[_Change]) -> None:
-        groups = dict(self._groups)
+        groups, delay_offsets = dict(self._groups), self._delay_offsets
         for change in batch:
+            delay_offsets = {**delay_offsets, **change.delay_offsets}
             try:
                 change.apply(groups)
             except Exception as error:  # whatever it is, it is not that of the others in the batch
                 change.error = error
-        if groups == self._groups and not self._is_doubtful:
+        if (groups, delay_offsets) == (self._groups, self._delay_offsets) and not self._is_doubtful:
             return
         self._check_open()
         self._is_doubtful = True
-        self._file.replace(self._fs, self._paths.groups_json, groups, self._paths.tmp)
-        self._groups = groups
+        self._file.replace(self._fs, self._paths.groups_json, _Kept(groups, delay_offsets), self._paths.tmp)
+        self._groups, self._delay_offsets = groups, delay_offsets
         self._is_doubtful = False
 
-    def _document(self, groups: Mapping[str, GroupState]) -> bytes:
+    def _document(self, kept: _Kept) -> bytes:
         """Returns the file's text, a group a line; only groups that changed are put into words again."""
         self._texts = {
             name: known
             if (known := self._texts.get(name)) and known[0] is state
             else (state, _encode(name, state, self._store_id))
-            for name, state in groups.items()
+            for name, state in kept.groups.items()
         }
-        return _document_of([text for _, text in self._texts.values()])
+        return _document_of([text for _, text in self._texts.values()], kept.delay_offsets)
+
+
+def _too_many_offsets() -> ConflictError:
+    return ConflictError(f"there are {MAX_OFFSETS} committed offsets already")
 
 
 def named(queue: Queue, own_store: str) -> str:
@@ -258,9 +321,11 @@ def groups_file(store_id: str) -> JsonFile[Mapping[str, GroupState]]:
     return JsonFile(partial(_decode, store_id=store_id), encode, (_FORMAT,))
 
 
-def _document_of(texts: list[str]) -> bytes:
+def _document_of(texts: list[str], delay_offsets: Mapping[int, int] | None = None) -> bytes:
     lines = ",\n".join(texts)
-    return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]}}\n'.encode()
+    levels = {str(level): offset for level, offset in sorted((delay_offsets or {}).items())}
+    more = f', "delay_offsets": {json.dumps(levels)}' if levels else ""
+    return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]{more}}}\n'.encode()
 
 
 _Topics = dict[str, dict[str, int]]
@@ -287,3 +352,8 @@ def _decode(document: Any, store_id: str) -> _Groups:
         }
         found[entry["name"]] = GroupState(int(entry["generation"]), offsets)
     return found
+
+
+def _decode_kept(document: Any, store_id: str) -> _Kept:
+    levels = document.get("delay_offsets", {})
+    return _Kept(_decode(document, store_id), {int(level): int(offset) for level, offset in levels.items()})

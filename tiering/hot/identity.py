@@ -7,8 +7,9 @@
      "restoring_from": "…" | null}
 
 A store whose log a follower of a RocketMQ broker writes (``docs/decisions/0055-a-follower-writes-the-log.md``) says so
-by ``"followed": true``, and ``format`` is then 2, which versions that would append to it refuse. While its log is begun
-again behind a gap there is ``"gap": [end, begin]`` too.
+by ``"followed": true``, and ``format`` is then 2, which versions that would append to it refuse. It stays 2 once the
+store takes messages itself: below ``followed_below`` the log has what they do not expect, as offsets that jump or come
+again, and times that fall. While its log is begun again behind a gap there is ``"gap": [end, begin]`` too.
 
 A store is made once it was opened to the end, which leaves ``checkpoint``: see :func:`is_made`.
 
@@ -31,7 +32,7 @@ from tierlog.tiering.base.paths import CLUSTER_FOLDER, StorePaths, parse_base_of
 from tierlog.tiering.base.randomness import Randomness
 
 _FORMAT = 1
-#: Of a store that follows a broker.
+#: Of a store that follows a broker, or did.
 _FORMAT_FOLLOWED = 2
 #: Every legal store id, whole.
 STORE_ID_PATTERN = "[a-z0-9-]{1,63}"
@@ -57,6 +58,8 @@ class StoreIdentity:
     followed: bool = False
     #: While the log of a follower is begun again: where it ended, and where the broker's log begins now.
     gap: tuple[int, int] | None = None
+    #: Cluster and address of the broker that is followed, or was, where it was reached last.
+    broker: tuple[str, str] | None = None
     #: A follower wrote the log below this physical offset, until the store was made an ordinary one.
     followed_below: int = 0
     #: Below this physical offset store times may step back, as a broker's do whose clock did.
@@ -124,12 +127,15 @@ def _decode(document: Any) -> StoreIdentity:
     known = {name: document[name] for name in StoreIdentity.__slots__ if name in document}
     gap = known.get("gap")
     known["gap"] = None if gap is None else (int(gap[0]), int(gap[1]))
+    broker = known.get("broker")
+    known["broker"] = None if broker is None else (str(broker[0]), str(broker[1]))
     return StoreIdentity(**{**known, "head_open_ids": tuple(known["head_open_ids"])})
 
 
 def _encode(identity: StoreIdentity) -> bytes:
-    document = {"format": _FORMAT_FOLLOWED if identity.followed else _FORMAT, **asdict(identity)}
-    for name in ("followed", "followed_below", "gap", "times_fall_below"):
+    has_brokers_log = identity.followed or identity.followed_below > 0
+    document = {"format": _FORMAT_FOLLOWED if has_brokers_log else _FORMAT, **asdict(identity)}
+    for name in ("followed", "broker", "followed_below", "gap", "times_fall_below"):
         if not document[name]:
             del document[name]
     return json.dumps(document, indent=1).encode()

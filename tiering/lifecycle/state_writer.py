@@ -118,6 +118,7 @@ class StateWriter:
             topics=topics, groups=groups, volume_id=self._volume_id, log_end=log_end, next_topic_id=hot.topics.next_id,
             first_offset=hot.topics.first_offset, segment_bytes=hot.log.segment_bytes, takeovers=known.takeovers,
             log_begin=hot.log.begin, followed=hot.is_followed,
+            was_followed=not hot.is_followed and (known.followed or known.was_followed or hot.followed_below > 0),
         )  # fmt: skip
 
     def _store(self, state: StoreState) -> ObjectRef:

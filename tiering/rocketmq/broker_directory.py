@@ -57,7 +57,14 @@ from tierlog.tiering.format.record import (
 )
 from tierlog.tiering.rocketmq.adoption import segment_bytes_of
 from tierlog.tiering.rocketmq.broker_files import BrokerState, read_state
-from tierlog.tiering.rocketmq.log_source import LogBounds, OffsetGoneError, SourceLostError
+from tierlog.tiering.rocketmq.log_source import (
+    HEAD_BYTES,
+    LogBounds,
+    NoLogYetError,
+    OffsetGoneError,
+    SourceLostError,
+    begins_record,
+)
 from tierlog.tiering.rocketmq.remoting import BrokerClient, SyncStateSet, bounds_in, runtime_info, sync_state_set
 
 _LOG = logging.getLogger("tierlog")
@@ -111,8 +118,13 @@ class BrokerDirectory:
         self._held_folder = held_folder
         self._is_controller_mode = is_controller_mode
         found = segment_bytes_of(fs, self._paths)
+        if found is None and fs.is_dir(root):
+            raise NoLogYetError(
+                "a broker has no log here yet", path=str(self._paths.commitlog),
+                hint="it is waited for; a broker makes its log when the first message comes",
+            )  # fmt: skip
         if found is None:
-            raise NotFoundError("a broker has no log here", path=str(self._paths.commitlog))
+            raise NotFoundError("there is no directory of a broker", path=str(root))
         self.segment_bytes = found
         self._most_held = max_held_bytes // found
         self._most_open = min(max(_LEAST_OPEN, self._most_held), _MOST_OPEN)
@@ -125,7 +137,7 @@ class BrokerDirectory:
         self._last: _Written | None = None
         self._doubt: _Doubt | None = None
         self._marker: tuple[int, int] | None = None
-        self._look_again_s = self._flush_again_s = self._ask_again_s = clock.monotonic_s()
+        self._look_again_s = self._flush_again_s = self._ask_again_s = self._pass_again_s = clock.monotonic_s()
         self._is_begun = False
         #: In controller mode: below which the master has said that its log stays, and since when it is alone.
         self._confirmed = 0
@@ -162,8 +174,8 @@ class BrokerDirectory:
     def read(self, wait_s: float) -> memoryview | bytes:
         """Returns the next whole records of the open segment, or bytes of a closed one cut anywhere; a megabyte."""
         deadline = self._clock.monotonic_s() + wait_s
-        with self._lock:
-            while True:
+        while True:
+            with self._lock:
                 self._check_open()
                 if not self._is_begun:
                     raise SourceLostError("not begun", path=str(self._paths.root))
@@ -172,12 +184,13 @@ class BrokerDirectory:
                 data = self._next_bytes()
                 # behind the read: what a restarted broker writes, it writes after its mark
                 self._check_restart()
-                if data:
-                    return data
-                left_s = deadline - self._clock.monotonic_s()
-                if left_s < _LEAST_WAIT_S:
-                    return b""
-                self._clock.wait(self._closed, max(_LEAST_WAIT_S, min(left_s, _POLL_S)))
+            if data:
+                return data
+            left_s = deadline - self._clock.monotonic_s()
+            if left_s < _LEAST_WAIT_S:
+                return b""
+            # without the lock: who asks for the bounds beside it has its turn
+            self._clock.wait(self._closed, max(_LEAST_WAIT_S, min(left_s, _POLL_S)))
 
     def position(self) -> int:
         return self._position
@@ -478,12 +491,33 @@ class BrokerDirectory:
         room = min(base + self.segment_bytes, self._limit()) - self._next
         if room <= 0:
             return b""
-        if self._is_closed(base):
+        data = b"" if self._is_closed(base) else self._whole_records(file, base, room)
+        if not data and (base in self._full or self._is_passed(base)):
             data = file.read_at(self._next - base, min(_PIECE_BYTES, room))
             self._next += len(data)
             self._last = None  # nobody looked at its records
-            return data
-        return self._whole_records(file, base, room)
+        return data
+
+    def _is_passed(self, base: int) -> bool:
+        """Whether the broker, asked once a second, says that its log goes on in a later segment, which has a record.
+
+        It lost what lies between, and nothing more comes there. Its files alone do not tell: until it has recovered,
+        they are those of before the crash, and it may still take back what lies behind the first hole.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._client is None or now_s < self._pass_again_s:
+            return False
+        self._pass_again_s = now_s + _LOOK_EVERY_S
+        for later in self._bases():
+            if later <= base + self.segment_bytes:
+                continue
+            file = self._file(later)
+            if file is not None and _begins_with_record(file, later):
+                with suppress(UnavailableError):
+                    if bounds_in(runtime_info(self._client)).max_offset > later:
+                        self._full.add(base)
+                return base in self._full
+        return False
 
     def _whole_records(self, file: File, base: int, room: int) -> bytes:
         limit = base + self.segment_bytes
@@ -544,11 +578,7 @@ def _bases_in(fs: FileSystem, folder: Path) -> list[int]:
 
 
 def _begins_with_record(file: File, base: int) -> bool:
-    data = file.read_at(0, _HEAD.size)
-    if len(data) < _HEAD.size:
-        return False
-    size, magic, place, _, _ = _HEAD.unpack(data)
-    return _is_head(size, magic) and place == base
+    return begins_record(file.read_at(0, HEAD_BYTES), base)
 
 
 def _is_head(size: int, magic: int) -> bool:

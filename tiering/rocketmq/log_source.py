@@ -6,10 +6,16 @@ broker's store directory (:mod:`~tierlog.tiering.rocketmq.broker_directory`).
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from tierlog.tiering.base.errors import NotFoundError, UnavailableError
+from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_V1, MAGIC_V2
+
+#: Size, magic and place of a record.
+_HEAD = struct.Struct(">ii20xq")
+HEAD_BYTES = _HEAD.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,10 @@ class LogBounds:
 
 class SourceLostError(UnavailableError):
     """The source gives nothing more; :meth:`LogSource.begin` may find it again."""
+
+
+class NoLogYetError(UnavailableError):
+    """The broker has written nothing so far: there is no segment whose size would be known."""
 
 
 class OffsetGoneError(NotFoundError):
@@ -76,9 +86,17 @@ class LogSource(Protocol):
         ...
 
     def settled(self) -> int:
-        """Returns the offset below which the broker does not take bytes back, as far as it can be known."""
+        """Returns at once the offset below which the broker does not take bytes back, as far as it can be known."""
         ...
 
     def close(self) -> None:
         """Ends a read that waits, too; idempotent."""
         ...
+
+
+def begins_record(data: bytes, position: int) -> bool:
+    """Whether bytes from ``position`` on begin with the head of a record that was written there."""
+    if len(data) < HEAD_BYTES:
+        return False
+    size, magic, place = _HEAD.unpack_from(data)
+    return magic in (MAGIC_V1, MAGIC_V2) and size >= FIXED_BYTES_V1 and place == position

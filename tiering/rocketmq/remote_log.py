@@ -26,6 +26,7 @@ import socket
 import struct
 import threading
 from collections import deque
+from collections.abc import Mapping
 
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import ClosedError, InvalidRequestError, StoreError
@@ -47,7 +48,6 @@ REPORT_EVERY_S = 3.0
 SILENCE_S = 20.0
 #: How long the age of bytes has to be, where a broker does not tell what it has flushed; it flushes every 10 s.
 SETTLE_S = 20.0
-_ASK_EVERY_S = 1.0
 #: Of the runtime info: another value is another start of the broker.
 _STARTED = "bootTimestamp"
 _BUFFER_BYTES = 1 << 20
@@ -58,12 +58,21 @@ _FIRST_BYTE, _SECOND_BYTE = 0, 1
 
 def check_followable(facts: BrokerFacts) -> None:
     """Raises :class:`InvalidRequestError` for a broker that copies its log to slaves by another protocol."""
-    for is_so, name in ((facts.is_controller_mode, "controller mode"), (facts.is_dledger, "DLedger")):
-        if is_so:
-            raise InvalidRequestError(
-                f"broker {facts.name} runs in {name}, whose replication is another protocol",
-                hint="follow its store directory instead (--store)",
-            )
+    if facts.is_dledger:
+        raise dledger_error(facts.name)
+    if facts.is_controller_mode:
+        raise InvalidRequestError(
+            f"broker {facts.name} runs in controller mode, whose replication is another protocol",
+            hint="follow it from its files, on its machine: --store DIR",
+        )
+
+
+def dledger_error(name: str) -> InvalidRequestError:
+    """Returns what is said of a broker whose log has another format than that of all others."""
+    return InvalidRequestError(
+        f"broker {name} runs with DLedger, whose log has another format, over the network and in its files",
+        hint="no source can follow it; a broker in controller mode can be, from its files: --store DIR",
+    )
 
 
 class RemoteLog:
@@ -109,7 +118,8 @@ class RemoteLog:
         self._is_heard = False
         self._heard_s = self._reported_s = self._clock.monotonic_s()
         self._settled = 0
-        self._ask_again_s = self._heard_s
+        #: What the broker has told of itself, and was not looked at yet.
+        self._told: Mapping[str, str] | None = None
         #: When how much had been received, for brokers that do not tell what they have flushed.
         self._marks: deque[tuple[float, int]] = deque()
 
@@ -180,20 +190,24 @@ class RemoteLog:
             else:
                 self._report_if_due(connection)
 
+    def told(self, info: Mapping[str, str]) -> None:
+        """Takes what the broker tells of itself (:func:`~tierlog.tiering.rocketmq.remoting.runtime_info`). On any
+        thread: whoever reads the log does not wait for it."""
+        self._told = info
+
     def settled(self) -> int:
-        """Returns what the broker says it has flushed, asked at most once a second.
+        """Returns what the broker said it has flushed when it told last (:meth:`told`).
 
         Of a broker that does not tell, it is what came longer ago than brokers take to flush. What a broker says that
         was started since is of another log's end: it may lack what came, and the connection be dead without a word.
         """
-        now_s = self._clock.monotonic_s()
-        if now_s < self._ask_again_s:
+        info, self._told = self._told, None
+        if info is None:
             return self._settled
-        self._ask_again_s = now_s + _ASK_EVERY_S
+        now_s = self._clock.monotonic_s()
         self._marks.append((now_s, self._next))
         received = self._received_long_ago(now_s)
         try:
-            info = runtime_info(self._client)
             flushed = flushed_below(info)
         except StoreError:  # what was known before still holds
             return self._settled

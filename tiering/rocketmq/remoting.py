@@ -79,6 +79,7 @@ class BrokerClient:
         self._tls = tls
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
+        self._is_abandoned = False
         self._opaque = 0
 
     def request(self, code: int, fields: Mapping[str, str] = _NOTHING, body: bytes = b"") -> Reply:
@@ -91,19 +92,25 @@ class BrokerClient:
             frame = Frame(code, self._opaque, 0, self._signed(fields, body), body, language="PYTHON")
             data = encode_frame(frame)
             try:
-                if self._connection is not None:
+                if self._connection is not None and not self._is_abandoned:
                     # it may have been closed while nothing was asked: then once more
                     with contextlib.suppress(ConnectionError):
                         return self._exchange(self._connection, data)
                     self._disconnect()
-                self._connection = self._connect()
-                return self._exchange(self._connection, data)
+                if not self._is_abandoned:
+                    connection = self._connection = self._connect()
+                    if not self._is_abandoned:
+                        return self._exchange(connection, data)
+                raise UnavailableError(f"{self.address} is not asked any more")
             except OSError as error:
                 self._disconnect()
                 raise UnavailableError(f"{self.address} did not answer: {_words(error)}") from error
             except InvalidRequestError as error:
                 self._disconnect()
                 raise UnavailableError(f"{self.address} does not speak RocketMQ's protocol: {error.message}") from error
+            finally:
+                if self._is_abandoned:
+                    self._disconnect()
 
     def ask(self, code: RequestCode, fields: Mapping[str, str] = _NOTHING, body: bytes = b"") -> Reply:
         """Sends a request and returns its answer if it succeeded.
@@ -131,6 +138,19 @@ class BrokerClient:
         """Closes the connection; a later request opens another."""
         with self._lock:
             self._disconnect()
+
+    def abandon(self) -> None:
+        """Ends a request that waits, unless it still connects, and refuses later ones. At once, on any thread."""
+        self._is_abandoned = True
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for an answer
+        if self._lock.acquire(blocking=False):  # else whoever asks disconnects
+            try:
+                self._disconnect()
+            finally:
+                self._lock.release()
 
     def _signed(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
         if self._credentials is None:
@@ -187,10 +207,18 @@ class BrokerAddress:
 
     name: str
     cluster: str
+    #: Of the master; empty while there is none.
     address: str
+    #: Of its slaves, any of which may become master.
+    slaves: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Master and slaves."""
+        return tuple(filter(None, (self.address, *self.slaves)))
 
 
-def find_master(
+def find_brokers(
     nameservers: Sequence[str],
     broker_name: str,
     *,
@@ -198,10 +226,10 @@ def find_master(
     credentials: Credentials | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> BrokerAddress:
-    """Returns the master of this name, of the first nameserver that answers.
+    """Returns master and slaves of this name, of the first nameserver that answers.
 
     Raises :class:`NotFoundError`, which says what names there are, and :class:`UnavailableError` if no nameserver
-    answers or the broker has no master now.
+    answers.
     """
     table = _brokers(nameservers, clock, credentials, tls)
     broker = table.get(broker_name)
@@ -209,10 +237,10 @@ def find_master(
         known = ", ".join(sorted(table)[:20]) or "none"
         raise NotFoundError(f"no broker has the name {broker_name}", hint=f"the nameserver knows: {known}")
     addresses, cluster = broker.get("brokerAddrs"), broker.get("cluster")
-    master = addresses.get(MASTER_ID) if isinstance(addresses, dict) else None
-    if not isinstance(master, str):
-        raise UnavailableError(f"broker {broker_name} has no master now")
-    return BrokerAddress(broker_name, cluster if isinstance(cluster, str) else "", master)
+    by_id = sorted(addresses.items()) if isinstance(addresses, dict) else []
+    told = {number: address for number, address in by_id if isinstance(address, str)}
+    master = told.pop(MASTER_ID, "")
+    return BrokerAddress(broker_name, cluster if isinstance(cluster, str) else "", master, tuple(told.values()))
 
 
 def _brokers(

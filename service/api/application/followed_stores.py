@@ -1,7 +1,8 @@
 """The application of a process that follows brokers: one application for each open store, chosen for each request.
 
-A store is closed and opened again while requests come, which is rare: they are answered with 503 meanwhile. Of several
-stores the one is chosen that ``store_id`` names; what names none is answered from all of them.
+A store is closed and opened again while requests come, which is rare: they are answered with 503 meanwhile, and health
+and metrics as ever. Of several stores the one is chosen that ``store_id`` names; what names none is answered from all
+of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tierlog.service.api.errors import problem
@@ -24,9 +24,10 @@ _PLAIN = ("/metrics", "/readyz", "/livez")
 class FollowedStores:
     """ASGI application. :meth:`changed` may be called on any thread."""
 
-    def __init__(self, make: Callable[[FollowedBroker], ASGIApp]) -> None:
-        """``make`` makes the application of a broker's open store."""
+    def __init__(self, make: Callable[[FollowedBroker], ASGIApp], closed: ASGIApp) -> None:
+        """``make`` makes the application of a broker's open store; ``closed`` has health and metrics without one."""
         self._make = make
+        self._closed = closed
         self._apps: dict[str, ASGIApp | None] = {}
         #: Answers what names no store, where there are several.
         self.whole: ASGIApp | None = None
@@ -41,13 +42,10 @@ class FollowedStores:
             await _live(receive, send)
             return
         app = self._chosen(scope)
-        if app is None:
-            answer = JSONResponse({"status": "alive"})
-            if scope.get("path") != "/livez":
-                answer = problem(
-                    503, "opening", "the store is being opened again", hint="try again in a moment", retry_s=_SOON_S
-                )
-            app = answer
+        if app is None and scope.get("path") in _PLAIN:
+            app = self._closed
+        elif app is None:
+            app = problem(503, "opening", "the store is not open", hint="try again in a moment", retry_s=_SOON_S)
         await app(scope, receive, send)
 
     def _chosen(self, scope: Scope) -> ASGIApp | None:

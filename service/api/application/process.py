@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -169,13 +169,15 @@ def follow(
     cold_url: str | None = None,
     store_id: str | None = None,
     restore: bool = False,
+    promote_now: bool = False,
     ready: Callable[[str], None] = lambda url: print(f"tierlog: following, at {url}", file=sys.stderr, flush=True),
     followers: Callable[[Settings, Tracer], Followers] | None = None,
 ) -> None:
     """Follows the brokers of the settings and serves their stores until SIGTERM or SIGINT. Main thread only.
 
     Raises what :meth:`Followers.of` and :meth:`Followers.open` raise, and :class:`InvalidRequestError` if the address
-    cannot be listened on or the doors are set for several stores. ``followers`` makes others.
+    cannot be listened on or the doors are set for several stores. ``promote_now`` has the stores take messages at once.
+    ``followers`` makes others.
     """
     if len(settings.follow.brokers) > 1 and (settings.rocketmq.listen or settings.rocketmq.grpc_listen):
         raise InvalidRequestError(
@@ -211,9 +213,13 @@ def follow(
                     store, audit, None, deliveries=deliveries, followed=lambda: [broker], answering=answering
                 )
 
-            app = FollowedStores(app_of)
+            metrics = Metrics(
+                None, connections=process.connections, followed=found.brokers,
+                doors=lambda: (*process.doors.observed(), *answering),
+            )  # fmt: skip
+            app = FollowedStores(app_of, closed_app(found.brokers, metrics, settings, process.control))
             found.listen(app.changed)
-            found.open(restore=restore)
+            found.open(restore=restore, promote_now=promote_now)
             opened.callback(found.stop)
             opened.callback(process.stopping.begin)
             if several:
@@ -221,7 +227,11 @@ def follow(
                     lambda: {broker.store_id: broker.store for broker in brokers}, SystemClock(),
                     timeout_s=settings.cluster.ask_timeout_ms / 1000,
                 )  # fmt: skip
-                querier = Querier.over(stores, cold_url, settings=settings, tracer=process.tracer)
+                # a store remembers its archive, which is named at its first start only
+                urls = [cold_url, *(broker.store.cold_url for broker in brokers if broker.store is not None)]
+                querier = Querier.over(
+                    stores, [url for url in urls if url is not None], settings=settings, tracer=process.tracer
+                )
                 opened.callback(querier.close)
                 querier.start()
                 app.whole = process.app(querier, None, None, followed=found.brokers, answering=answering)
@@ -297,14 +307,7 @@ class ReachingGateway(ObservedDoor, Protocol):
 def gateway_app(
     gateway: ReachingGateway, settings: Settings, control: AccessControl, connections: Connections
 ) -> ASGIApp:
-    """Makes what a gateway tells over HTTP: whether it is alive, which stores it reaches, and its metrics.
-
-    Health is for everybody, as at a store; metrics are for who may read, where tokens are needed.
-    """
-    metrics = Metrics(None, connections=connections, doors=lambda: (gateway,))
-
-    async def livez(request: Request) -> Response:
-        return JSONResponse({"status": "alive"})
+    """Makes what a gateway tells over HTTP: whether it is alive, which stores it reaches, and its metrics."""
 
     async def readyz(request: Request) -> Response:
         try:
@@ -318,6 +321,39 @@ def gateway_app(
             return problem(503, "not ready", f"no store answers: {', '.join(stores)}")
         found = [{"store_id": name, "error": error} for name, error in sorted(stores.items())]
         return JSONResponse({"status": "ready", "stores": found})
+
+    metrics = Metrics(None, connections=connections, doors=lambda: (gateway,))
+    return _storeless_app(metrics, readyz, settings, control)
+
+
+def closed_app(
+    brokers: Callable[[], Sequence[FollowedBroker]], metrics: Metrics, settings: Settings, control: AccessControl
+) -> ASGIApp:
+    """Makes what a process that follows tells over HTTP while the store that is meant is closed."""
+
+    async def readyz(request: Request) -> Response:
+        found = next(filter(None, (broker.problem for broker in brokers())), None)
+        if found is None:
+            return problem(503, "not ready", "the store is being opened again", retry_s=1)
+        words = found.reason if _may_read(request, control) else found.part
+        return problem(503, "not ready", words, hint=found.hint, retry_s=1)
+
+    return _storeless_app(metrics, readyz, settings, control)
+
+
+def _storeless_app(
+    metrics: Metrics,
+    readyz: Callable[[Request], Awaitable[Response]],
+    settings: Settings,
+    control: AccessControl,
+) -> ASGIApp:
+    """Makes what a process without an open store tells: that it is alive, whether it is ready, and its metrics.
+
+    Health is for everybody, as at a store; metrics are for who may read, where tokens are needed.
+    """
+
+    async def livez(request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
 
     async def told(request: Request) -> Response:
         if not _may_read(request, control):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
 from tierlog.service.access.caller import Scope
@@ -22,6 +23,7 @@ from tierlog.service.api.schemas.stores import FileListOut, QuerierStatsOut, Sta
 from tierlog.service.cluster.routing import ARCHIVE, TOPIC_ARCHIVE, TOPIC_HOME, TOPIC_STORE
 from tierlog.service.engine.removal import TopicChanges
 from tierlog.service.engine.store import Store
+from tierlog.service.follow.followed_broker import FollowedBroker
 from tierlog.service.wire.documents import file_json, topic_json
 from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
 from tierlog.tiering.message.batch import validate_topic, validate_topic_or_generation
@@ -146,10 +148,13 @@ def files(caller: TheCaller, engine: TheReader) -> JSONResponse:
 
 @router.get("/stats", operation_id="get_stats", response_model=StatsOut | QuerierStatsOut)
 @traits(lane=LaneChoice.READ, store=ARCHIVE)
-def stats(caller: TheCaller, engine: TheReader) -> JSONResponse:
+def stats(request: Request, caller: TheCaller, engine: TheReader) -> JSONResponse:
     """Sizes in bytes, times in ms. What names topics is left out for a caller who may not read all of them."""
     caller.check(Scope.READ)
     found = engine.stats()
+    brokers: Sequence[FollowedBroker] = request.app.state.followed()
+    if brokers:
+        found["followed"] = {broker.name: broker.stats() for broker in brokers}
     if not caller.is_unlimited:
         found.pop("consumer_offsets", None)
     return JSONResponse(found)

@@ -65,6 +65,25 @@ class FilterLayerOut(CacheLayerOut):
     failures: int = Field(ge=0, description="filters that could not be read")
 
 
+class FollowedBrokerOut(BaseModel):
+    """A RocketMQ broker that this process follows, and how far it is behind."""
+
+    state: str = Field(description="`following` where all is well")
+    error: str | None = Field(description="why it does not follow")
+    hint: str | None
+    store_id: str
+    cluster: str | None
+    address: str | None = Field(description="where the broker was reached last")
+    end: int = Field(ge=0, description="physical offset below which everything is durable here")
+    lag_bytes: int = Field(ge=0, description="which the broker has, and which are not durable here")
+    lag_ms: int = Field(ge=0, description="age of the oldest message that is not here")
+    margin_ms: int | None = Field(description="until the broker may remove what is not here; null: not known")
+    gap_bytes: int = Field(ge=0, description="which nobody has any more")
+
+
+_FOLLOWED: dict[str, FollowedBrokerOut] = absent("brokers that this process follows, by name; only where it does")
+
+
 class StatsOut(BaseModel):
     """Offsets are physical, in bytes from the log's beginning; null where there is no archive, or none was reached."""
 
@@ -122,6 +141,7 @@ class StatsOut(BaseModel):
     cache: dict[str, CacheLayerOut | FilterLayerOut] | None = Field(
         description="layers of the archive's caches by name"
     )
+    followed: dict[str, FollowedBrokerOut] = _FOLLOWED
     read_only_reason: str | None = _REASON
     cold_error: str | None = _REASON
     index_error: str | None = _REASON
@@ -156,6 +176,7 @@ class QuerierStatsOut(BaseModel):
     stores: dict[str, ArchivedStoreOut]
     services: list[ServiceOut]
     silent: int = Field(ge=0, description="services that gave no answer when they were asked last")
+    followed: dict[str, FollowedBrokerOut] = _FOLLOWED
 
 
 class AliveOut(BaseModel):

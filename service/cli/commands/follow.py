@@ -20,6 +20,11 @@ EXAMPLES = (
         "--root ./archive --cold s3://bucket/prefix",
     ),
     (
+        "every RocketMQ tool finds what the broker no longer has",
+        "tierlog follow --namesrv 10.0.0.1:9876 --broker broker-a --root ./archive --cold s3://bucket/prefix "
+        "--listen 10.0.0.7:10911",
+    ),
+    (
         "a migration: the store takes messages once the broker is stopped",
         "tierlog follow --namesrv 10.0.0.1:9876 --broker broker-a --root ./archive --cold s3://bucket/prefix --promote",
     ),
@@ -49,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--promote", action="store_true", default=None,
         help="once the broker is gone and all of its log is here, take messages in its place",
     )  # fmt: skip
+    group.add_argument(
+        "--promote-now", action="store_true",
+        help="take messages in the place of a broker that is gone, though what it had last may not be here",
+    )  # fmt: skip
     group = parser.add_argument_group("where")
     group.add_argument("--root", type=Path, required=True, metavar="DIR", help="the stores, DIR/ID for each broker")
     group.add_argument("--cold", metavar="URL", help="the archive (remembered): file:///dir or s3://bucket/prefix")
@@ -56,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--restore", action="store_true", help="make the stores from their archive, in an empty directory, and go on"
     )
+    group.add_argument(
+        "--listen", metavar="HOST:PORT",
+        help="where RocketMQ's tools and clients find the archive, which nameservers are told; nowhere unless told",
+    )  # fmt: skip
     group.add_argument("--host", metavar="H", help="address to listen on, 127.0.0.1 unless told")
     group.add_argument("--port", type=int, metavar="N", help="port to listen on, 8080 unless told")
     add_settings(parser)
@@ -81,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             "follow.broker": None if arguments.broker is None else " ".join(arguments.broker),
             **{
                 f"follow.{name}": getattr(arguments, name)
-                for name in ("mode", "ha", "store", "hold", "access_key", "secret_key_file", "promote")
+                for name in ("mode", "ha", "store", "hold", "access_key", "secret_key_file", "promote", "listen")
             },
         },
     )
@@ -89,5 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{name} is in the environment, and nothing reads it")
     check_settings(settings.follow)  # before anything is compiled or opened
     compile_at_first_start(cache.CHOICE, say)
-    follow(arguments.root, settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore)
+    follow(
+        arguments.root, settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore,
+        promote_now=arguments.promote_now,
+    )  # fmt: skip
     return DONE

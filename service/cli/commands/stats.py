@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from tierlog.service.cli.arguments import add_format, add_target
-from tierlog.service.cli.output import print_document, rows_out
+from tierlog.service.cli.output import print_document, rows_out, shown_value
 from tierlog.service.cli.output_style import OutputStyle
 from tierlog.service.cli.signals import interruptible
 from tierlog.service.cli.targets import open_reader
 from tierlog.service.exit_codes import DONE
+from tierlog.service.wire.documents import Json
 
 HELP = "show sizes in bytes, lags and times in ms"
 EXAMPLES = (
@@ -35,10 +37,29 @@ def run(arguments: argparse.Namespace) -> int:
     with interruptible(), open_reader(arguments) as target:
         stats = target.stats()
     look = OutputStyle.of(arguments)
-    if look.form in ("json", "table"):
+    if look.form == "table":
+        print_document({**stats, "followed": _in_lines(stats.get("followed", {}), look)}, look)
+    elif look.form == "json":
         print_document(stats, look)
     else:
         out = rows_out(look, "stats", columns=tuple(stats))
         out.write([stats])
         out.end()
     return DONE
+
+
+def _in_lines(followed: Mapping[str, Json], look: OutputStyle) -> dict[str, str]:
+    """Returns a line for each broker that is followed."""
+    found = {}
+    for name, broker in followed.items():
+        parts = [
+            broker["state"],
+            f"{shown_value('bytes', broker['lag_bytes'], look)} bytes and {broker['lag_ms'] / 1000:,.0f} s behind",
+        ]
+        if broker["margin_ms"] is not None:
+            parts.append(f"{broker['margin_ms'] / 3_600_000:,.1f} h until the broker may delete")
+        parts.append(f"{broker['gap_bytes']:,} bytes lost in gaps" if broker["gap_bytes"] else "no gaps")
+        if broker["error"]:
+            parts.append(broker["error"])
+        found[name] = ", ".join(parts)
+    return found

@@ -1,6 +1,7 @@
 """What is done to the closed directory of a store that follows a broker when the broker's log is not as it was.
 
-:func:`rewind` drops the end of the log: the broker was killed and lost it, or goes on otherwise. :func:`begin_again`
+:func:`rewind` drops the end of the log: the broker was killed and lost it, or goes on otherwise. A copy stays in the
+quarantine, as it may be the last one of what a producer was told that it is stored. :func:`begin_again`
 lets the log go on behind a gap: the broker has deleted what was not here yet. Both may be killed anywhere, and are done
 again; beside each step is what holds then.
 """
@@ -8,6 +9,8 @@ again; beside each step is what holds then.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,23 +25,24 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
     UnavailableError,
 )
-from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.fs import FileSystem, replace_file
+from tierlog.tiering.base.paths import StorePaths, base_offset_name
 from tierlog.tiering.cold.manifest.store import ManifestChange
 from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.identity import StoreIdentity
-from tierlog.tiering.hot.store import NO_LIMIT
+from tierlog.tiering.hot.store import NO_LIMIT, HotStore
 from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.lifecycle.last_head import read_last_head, save_last_head
 from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
 
-#: How far a broker's clock may be ahead of this one.
-_CLOCK_AHEAD_MS = 60_000
+_LOG = logging.getLogger("tierlog")
+#: How far clocks may be apart: the broker's and this one, and a master's and that of the one before it.
+_CLOCKS_APART_MS = 60_000
 
 
 def rewind(root: Path, offset: int, components: Components) -> None:
-    """Drops everything at or above ``offset``, where a record begins or the log ends.
+    """Drops everything at or above ``offset``, where a record begins or the log ends; a copy goes to the quarantine.
 
     Raises :class:`DivergedError` if any of it is in a segment of the archive, and the object store's error while that
     cannot be asked and has to be. Nothing is dropped then.
@@ -48,6 +52,8 @@ def rewind(root: Path, offset: int, components: Components) -> None:
         if offset >= hot.log.end:
             return
         _check_unpublished(parts, offset)
+        # Killed in here: the log is as it was. Whoever comes here again makes copies of other names.
+        _copy_to_quarantine(hot.log, offset, components.fs, parts.directory.paths)
         mark = TailMark(parts.directory.fs, parts.directory.paths)
         # Tails of it go, the first one first, and older opens can write none. Killed here: the log is as it was, and
         # whoever compares it with the broker's comes here again.
@@ -60,6 +66,19 @@ def rewind(root: Path, offset: int, components: Components) -> None:
         hot.cut(offset)
         # Tails may be written again. Killed before: they are looked for in vain.
         mark.lower_to(offset)
+
+
+def _copy_to_quarantine(log: CommitLog, offset: int, fs: FileSystem, paths: StorePaths) -> None:
+    """Copies the log from ``offset`` on durably, a file for each segment, which ``tierlog dump`` shows."""
+    fs.make_dirs(paths.quarantine)
+    taken = set(fs.list_dir(paths.quarantine))
+    for segment in log.segments():
+        first, end = max(offset, segment.base_offset), min(segment.end, log.end)
+        if first < end:
+            numbered = (f"log-{base_offset_name(first)}-{number}" for number in itertools.count(1))
+            path = paths.quarantine / next(name for name in numbered if name not in taken)
+            replace_file(fs, path, segment.data[first - segment.base_offset : end - segment.base_offset], paths.tmp)
+            _LOG.warning("[%d, %d) of the log is dropped, as the broker has it no more: %s is a copy", first, end, path)
 
 
 def _check_unpublished(parts: StoreParts, offset: int) -> None:
@@ -142,8 +161,8 @@ def _declare(parts: StoreParts, gap: tuple[int, int], components: Components) ->
     head = mover.claim()
     if not head.archived_to == head.indexed_to == hot.log.end:
         raise UnavailableError("not everything before the gap is archived and indexed yet", hint="try again")
-    newest_ms = max(head.newest_ms, 0)
-    lost = LostRange(end, begin, newest_ms, max(components.clock.now_ms(), newest_ms) + _CLOCK_AHEAD_MS)
+    to_ms = max(components.clock.now_ms(), head.newest_ms, 0) + _CLOCKS_APART_MS
+    lost = LostRange(end, begin, max(0, _last_ms(hot, head) - _CLOCKS_APART_MS), to_ms)
     log_gaps = ((hot.log.end, begin),) if hot.log.end < begin else ()
     change = ManifestChange(archived_to=begin, indexed_to=begin, log_gaps=log_gaps, lost=(lost,))
     mover.remember(manifest.commit(change, head))
@@ -151,7 +170,16 @@ def _declare(parts: StoreParts, gap: tuple[int, int], components: Components) ->
 
 def gap_declared_ms(head: Head) -> int | None:
     """Returns when the newest gap of a broker's log was declared, as :func:`_declare` did; None if there is none."""
-    return max((lost.to_ms - _CLOCK_AHEAD_MS for lost in head.lost), default=None)
+    return max((lost.to_ms - _CLOCKS_APART_MS for lost in head.lost), default=None)
+
+
+def _last_ms(hot: HotStore, head: Head) -> int:
+    """Returns a store time at or below that of the last message before a gap, all of which is archived.
+
+    It is the newest, unless store times fall in the last segment: then no message of that one is older than its oldest.
+    """
+    last = head.log[-1].bounds if head.log else None
+    return head.newest_ms if last is None or hot.times_fall_below < hot.log.end else last.min_store_ms
 
 
 def _move_log(fs: FileSystem, paths: StorePaths, begin: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from tierlog.service.config.settings import Settings
@@ -19,13 +20,16 @@ from tierlog.service.engine.parts import Components
 from tierlog.service.engine.restore import restore_volume
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import Clock, SystemClock
-from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.format.generation import is_numbered
+from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.followed_log import FollowedLog
 from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.lifecycle.last_head import read_last_head
+from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 from tierlog.tiering.objects.object_store import ObjectStore
 
 #: What is in no published segment is in a tail after so long at most.
@@ -60,6 +64,7 @@ class FollowedStore:
         self._parts = parts
         self._hot = parts.hot.store
         self._identity = parts.identity
+        self._broker = parts.identity.broker
         self._clock = clock
         self._log = FollowedLog(self._hot, self._note_times_fall)
         self._limit = 0
@@ -77,7 +82,7 @@ class FollowedStore:
         *,
         cold_url: str | None,
         store_id: str,
-        segment_bytes: int,
+        segment_bytes: int | None,
         begin: int,
         settings: Settings | None = None,
         tail_interval_ms: int = TAIL_INTERVAL_MS,
@@ -91,8 +96,9 @@ class FollowedStore:
         """Opens the store at ``root`` and recovers it, or makes it: its log then begins at ``begin``, a segment's base.
 
         ``begin`` is not looked at where there is a store. ``restore`` makes it from its archive first, in an empty
-        directory: the log goes on where the archive ends. Raises :class:`StoreMismatchError` for a store with other
-        segments than the broker's, or for one that takes messages itself, and what :meth:`Store.open` does.
+        directory: the log goes on where the archive ends, and ``segment_bytes`` may be None: as the archive has them.
+        Raises :class:`StoreMismatchError` for a store with other segments than the broker's, or for one that takes
+        messages itself, and what :meth:`Store.open` does.
         """
         clock, settings = clock or SystemClock(), settings or Settings.load()
         components = Components(
@@ -224,10 +230,38 @@ class FollowedStore:
         """Makes topics as the broker has them, durably; those that are there get no fewer queues."""
         self._hot.copy_topics([(each.name, each.queues, each.archive) for each in topics])
 
-    def copy_groups(self, groups: Sequence[CopiedGroup]) -> None:
-        """Sets groups to where they are at the broker, durably; nothing is written where nothing has changed."""
-        for each in groups:
-            self.store.groups.copy(each.name, each.offsets)
+    def copy_groups(
+        self, groups: Sequence[CopiedGroup], delay_offsets: Mapping[int, int] = MappingProxyType({})
+    ) -> Mapping[str, StoreError]:
+        """Sets groups, and what of each level of delay was sent on, to where they are at the broker, in one durable
+        write; none where nothing has changed. Returns the groups that cannot be kept, and why.
+        """
+        copied = {each.name: each.offsets for each in groups}
+        return self.store.groups.copy(copied, delay_offsets, made_again=self._is_made_again)
+
+    def keep_delayed(self, border: int, newest_ms: int) -> int:
+        """Returns the border below which the log may go, at most ``border``, if it is to be promoted later.
+
+        What the broker had not sent on of its levels of delay stays: the archive has fillers in its place.
+        """
+        groups, least = self.store.groups, border
+        for level, offset in groups.delay_offsets.items():
+            queues = range(self.store.find_queues(SCHEDULE_TOPIC) or 0)
+            if level - 1 in queues and offset >= self.store.hot_offset(SCHEDULE_TOPIC, level - 1):
+                with self.store.pull_records(SCHEDULE_TOPIC, level - 1, offset, 1) as found:
+                    places = (decode_record(part, verify=False).physical_offset for part in found.parts)
+                    least = min([least, *places])
+        return least
+
+    def note_broker(self, cluster: str, address: str) -> None:
+        """Makes durable where the broker was reached, for a process that begins while it is not."""
+        if self._broker != (cluster, address):
+            self._broker = broker = (cluster, address)
+            self._save_identity(lambda identity: replace(identity, broker=broker))
+
+    def _is_made_again(self, topic: str) -> bool:
+        """Whether a name stands for another generation of a topic now than for its oldest."""
+        return not is_numbered(topic) and len(self._hot.topics.generations(topic)) > 1
 
     # ends
 

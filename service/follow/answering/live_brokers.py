@@ -4,8 +4,8 @@ Each is asked at its own address, at most once in :data:`_AGE_S`, and is given :
 does not answer is not asked again for :data:`_DOWN_S`.
 
 The border of a broker is the physical offset below which it has nothing any more, so that whoever asks all brokers
-finds each message once. It is the broker's own word, as fresh as the answer. A broker that cannot be reached answers
-nobody, so all that it had is below its border then.
+finds each message once. It is the broker's own word, as fresh as the answer. While its master cannot be reached,
+clients ask a slave of it. Where none can be reached nobody answers, so all that it had is below its border then.
 """
 
 from __future__ import annotations
@@ -55,16 +55,24 @@ class LiveBrokers:
             return EVERYTHING
         if broker.address is None:  # it is known by its files alone, if at all
             return EVERYTHING if broker.live_min_offset is None else broker.live_min_offset
-        asked = self._of(broker.address)
+        for address in (broker.address, *broker.slaves):  # whoever looks something up asks a slave without a master
+            border = self._border_at(address, broker)
+            if border is not None:
+                return border
+        return EVERYTHING
+
+    def _border_at(self, address: str, broker: FollowedBroker) -> int | None:
+        """Returns what one address says; None if nobody answers there."""
+        asked = self._of(address)
         with asked.lock:
             if self._is_down(asked):
-                return EVERYTHING
+                return None
             if self._clock.monotonic_s() >= asked.border_until_s:
                 try:
                     asked.border = bounds_in(runtime_info(asked.client)).min_offset
                 except UnavailableError:
                     self._note_down(asked)
-                    return EVERYTHING
+                    return None
                 except ForbiddenError:  # it is there, and says nothing to us: what is known is as good as any
                     asked.border = broker.live_min_offset or 0
                 asked.border_until_s = self._clock.monotonic_s() + _AGE_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,11 @@ def _built(program: ClientProgram) -> Path:
         pytest.skip(f"RocketMQ's programs cannot be built: {error}")
 
 
+def server_program(version: str) -> Path:
+    """Where nameserver and broker of a version are built."""
+    return _built(SERVERS[version])
+
+
 @pytest.fixture(scope="session")
 def nameservers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """The address of the nameserver of a version, which is begun when the first asks for it."""
@@ -44,7 +50,7 @@ def nameservers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
         def address(version: str) -> str:
             if version not in begun:
                 folder = tmp_path_factory.mktemp(f"nameserver-{version}")
-                begun[version] = running.enter_context(nameserver(_built(SERVERS[version]), folder))
+                begun[version] = running.enter_context(nameserver(server_program(version), folder))
             return begun[version]
 
         yield address
@@ -59,14 +65,21 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
 
 @pytest.fixture
 def begin(nameservers: Callable[[str], str], client: RealClient, tmp_path: Path) -> Iterator[Begin]:
-    """Begins a broker of a version with some settings; it is killed after the test."""
+    """Begins a broker of a version with some settings; it is killed after the test.
+
+    It has the ``name`` of one that it is a slave of, and another nameserver than the tests' if that is given.
+    """
+    numbers = itertools.count(1)
     with contextlib.ExitStack() as running:
 
-        def run(version: str = NEWEST, **settings: object) -> Cluster:
-            address = nameservers(version)
-            broker = RealBroker(_built(SERVERS[version]), tmp_path / "broker", address, settings)
+        def run(
+            version: str = NEWEST, *, name: str | None = None, address: str | None = None, **settings: object
+        ) -> Cluster:
+            where = nameservers(version) if address is None else address
+            folder = tmp_path / f"broker-{next(numbers)}"
+            broker = RealBroker(server_program(version), folder, where, settings, name=name)
             running.callback(broker.close)
             broker.start()
-            return Cluster(broker, RealClient(client.program, address))
+            return Cluster(broker, RealClient(client.program, where))
 
         yield run

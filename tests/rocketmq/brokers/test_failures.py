@@ -40,7 +40,7 @@ def test_a_broker_that_was_killed_and_lost_the_end_of_its_log_is_followed_on(
                 beside_it = by_directory.hot
             # whoever reads its files ends with it; nobody publishes what the broker or who reads has not flushed
             # (of more than its last file, a broker leaves a hole of zeros in its log, and goes on behind it)
-            kept = max(broker.last_segment(), by_network.hot.publish_below, beside_it.publish_below)
+            kept = max(by_network.hot.publish_below, beside_it.publish_below)
             broker.lose_end(chance.randint(kept, max(kept, by_network.hot.log.end, beside_it.log.end)))
             broker.start()
             flood.end(now=True)

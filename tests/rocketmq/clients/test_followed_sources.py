@@ -20,7 +20,14 @@ from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import read_state
 from tierlog.tiering.rocketmq.log_source import LogSource, OffsetGoneError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
-from tierlog.tiering.rocketmq.remoting import BrokerAddress, BrokerClient, copied_state, facts_of, find_master
+from tierlog.tiering.rocketmq.remoting import (
+    BrokerAddress,
+    BrokerClient,
+    copied_state,
+    facts_of,
+    find_brokers,
+    runtime_info,
+)
 
 pytestmark = pytest.mark.timeout(300)
 _LIMIT_S = 60.0
@@ -52,10 +59,10 @@ def master(real: Doors) -> BrokerAddress:
     waiting, clock = threading.Event(), SystemClock()
     for _ in range(int(_LIMIT_S)):
         try:
-            return find_master([real.remoting], "broker-a", clock=clock)
+            return find_brokers([real.remoting], "broker-a", clock=clock)
         except StoreError:  # it registers some time after it was started
             clock.wait(waiting, 1.0)
-    return find_master([real.remoting], "broker-a", clock=clock)
+    return find_brokers([real.remoting], "broker-a", clock=clock)
 
 
 @pytest.fixture
@@ -127,6 +134,8 @@ def test_both_sources_give_the_bytes_of_the_files(folder: Path, producer: RealCl
             found, wanted = bytes(piece), paths.segment(base).read_bytes()[: len(piece)]
             assert found == wanted, f"{type(follower.source).__name__} differs in segment {base}"
     for source in sources:
+        if isinstance(source, RemoteLog):
+            source.told(runtime_info(client))
         assert source.settled() >= end  # the broker flushes at once
         with pytest.raises(OffsetGoneError):
             source.begin(end + (1 << 30))

@@ -9,9 +9,8 @@ import pytest
 
 from tests.support.fs.faulty_fs import FaultyFileSystem
 from tests.support.objects.faulty_store import FaultyObjectStore
-from tests.support.stores.engines import hot_settings
 from tierlog.index.search.query import Query
-from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import DiskFailedError, StoreError
@@ -24,7 +23,7 @@ HOUR_MS = 3_600_000
 
 def settings(**index: int) -> Settings:
     return Settings(
-        advertise="10.0.0.1:7777", hot=hot_settings(segment_bytes=1 << 20, roll_age_ms=100 * HOUR_MS, default_queues=1),
+        advertise="10.0.0.1:7777", hot=HotSettings(segment_bytes=1 << 20, roll_age_ms=100 * HOUR_MS, default_queues=1),
         index=IndexSettings(**{"slots": 10, "items": 50, **index}),  # type: ignore[arg-type]
     )  # fmt: skip
 

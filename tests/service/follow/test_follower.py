@@ -19,6 +19,7 @@ from tierlog.service.follow.followed_broker import FollowState
 from tierlog.tiering.base.errors import InvalidRequestError, UnavailableError
 from tierlog.tiering.format.record import MAGIC_BLANK, Record, decode_record, encode_record
 from tierlog.tiering.rocketmq.broker_files import state_of
+from tierlog.tiering.rocketmq.log_source import NoLogYetError
 
 LOG = broker_log()
 LONGER = broker_log(160)
@@ -107,7 +108,8 @@ def test_what_a_broker_lost_in_a_kill_is_dropped_and_what_it_wrote_then_is_taken
     follower = world.run(lambda: world.lose(other))
     assert follower.broker.end == LOG.end
     assert world.data() == other.data
-    assert [is_open for is_open, _ in world.told][:3] == [True, False, True]
+    # however many segments differ, it is opened again once
+    assert [is_open for is_open, _ in world.told] == [True, False, True, False]
 
 
 def test_a_broker_whose_log_is_shorter_takes_ours_back() -> None:
@@ -245,9 +247,9 @@ def test_topics_and_groups_come_with_their_offsets() -> None:
             "quiet": {"readQueueNums": 2, "writeQueueNums": 2},
             "no topic/..": {},
         },
-        groups={"shop": {"retryMaxTimes": 3}, "idle": {}},
+        groups={"shop": {"retryMaxTimes": 3}, "idle": {}, "no group": {}},
         consumer_offsets={"orders@shop": {"0": 5, "1": 7}},
-        delay_offsets={},
+        delay_offsets={"3": 17},
     )
     follower = world.run(stops=False)
     store = follower.broker.store
@@ -257,6 +259,7 @@ def test_topics_and_groups_come_with_their_offsets() -> None:
     found = store.groups.all_committed()
     assert set(found) == {"shop", "idle"}
     assert {place[2]: offset for place, offset in found["shop"].offsets.items()} == {0: 5, 1: 7}
+    assert store.groups.delay_offsets == {3: 17}
     follower.stop()
 
 
@@ -274,6 +277,80 @@ def test_half_and_delayed_messages_are_no_part_of_the_archive_unless_asked_for()
         follower.stop()
 
 
+def test_a_broker_that_answers_slowly_is_read_on_meanwhile_and_holds_up_no_stop() -> None:
+    world = FollowerWorld(LOG)
+    world.broker.answers.clear()
+    follower = world.process()
+    follower.open()
+    follower.start()
+    _until(lambda: follower.broker.end == LOG.end)
+    assert follower.broker.state is FollowState.FOLLOWING
+    store = follower.broker.store
+    assert store is not None
+    assert not store.topic("SCHEDULE_TOPIC_XXXX").archive  # which is decided without an answer
+    follower.stop()
+    assert not follower._thread.is_alive()
+    world.broker.answers.set()
+    assert world.data() == LOG.data
+
+
+def test_a_broker_without_a_log_is_waited_for() -> None:
+    world = FollowerWorld(LOG)
+    world.refuse(NoLogYetError("a broker has no log here yet"))
+    follower = world.run(*[lambda: None] * 3, stops=False)
+    broker = follower.broker
+    assert (broker.state, broker.store) == (FollowState.WAITING, None)
+    assert broker.problem is not None
+    assert "no log here yet" in broker.problem.reason
+    world.refuse(None)
+    _until(lambda: broker.end == LOG.end)
+    _until(lambda: broker.state is FollowState.FOLLOWING)
+    follower.stop()
+    assert world.data() == LOG.data
+
+
+@pytest.mark.parametrize("begins", ["in a segment", "with a segment"])
+def test_behind_a_hole_of_zeros_the_log_goes_on_and_what_was_lost_is_a_gap_that_answers_name(begins: str) -> None:
+    at = SEGMENT_BYTES + 900 if begins == "in a segment" else 2 * SEGMENT_BYTES
+    end, begin = at if begins == "with a segment" else _end_below(LONGER.data, at), 4 * SEGMENT_BYTES
+    log = BrokerLog(LONGER.data[:end] + bytes(begin - end) + LONGER.data[begin:])
+    world = FollowerWorld(BrokerLog(LONGER.data[:end]))
+    world.broker.settled = 0
+    world.run()
+    follower = world.run(lambda: world.lose(log), *[lambda: None] * 3, stops=False)
+    broker = follower.broker
+    _until(lambda: broker.end == log.end)
+    assert broker.gap_bytes == begin - end
+    assert broker.store is not None
+    answer = broker.store.query(Query(topic="orders", from_ms=0, limit=500))
+    assert f"[{end}, {begin})" in str(answer.coverage.failures)
+    assert broker.store.query(Query(topic="orders", key="key-1")).messages
+    follower.stop()
+    assert world.data() == log.data[begin:]
+
+
+@pytest.mark.parametrize("why", ["the broker recovers", "nothing is behind", "something is in it"])
+def test_zeros_that_may_not_stay_are_no_hole(why: str) -> None:
+    end, begin = _end_below(LOG.data, SEGMENT_BYTES + 900), 4 * SEGMENT_BYTES
+    hole = bytearray(begin - end)
+    if why == "something is in it":
+        hole[SEGMENT_BYTES] = 1
+    log = BrokerLog(LOG.data[:end] + bytes(hole) + (b"" if why == "nothing is behind" else LOG.data[begin:]))
+    world = FollowerWorld(log)
+    world.broker.is_recovering = why == "the broker recovers"
+    follower = world.process()
+    follower.open()
+    follower.start()
+    _until(lambda: "no record" in str(follower.broker.error))
+    connections = len(world.broker.connections)
+    _until(lambda: len(world.broker.connections) > connections + 2)
+    assert (follower.broker.end, follower.broker.gap_bytes) == (end, 0)
+    world.lose(LOG)  # it has recovered, and goes on where the zeros began
+    _until(lambda: follower.broker.end == LOG.end)
+    follower.stop()
+    assert world.data() == LOG.data
+
+
 def test_nothing_is_archived_that_the_broker_may_take_back() -> None:
     world = FollowerWorld(LOG)
     world.broker.settled = 2 * SEGMENT_BYTES
@@ -289,8 +366,8 @@ def test_lag_and_margin_are_of_what_is_not_here() -> None:
     world = FollowerWorld(LOG, behind_ms=1_000)
     follower = world.run(stops=False)
     broker = follower.broker
+    _until(lambda: broker.margin_ms == 72 * 3_600_000)
     assert (broker.lag_bytes, broker.lag_ms, broker.problem) == (0, 0, None)
-    assert broker.margin_ms == 72 * 3_600_000
     follower.stop()
 
 
@@ -331,10 +408,76 @@ def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messag
     assert follower.broker.state is FollowState.TWO_WRITERS
     assert follower.broker.problem is not None
     follower.stop()
+    # also by a process that begins then
+    world.broker.gone = True
     again = world.process()
     again.open()
-    assert again.broker.state is FollowState.PROMOTED
+    assert (again.broker.state, again.broker.cluster) == (FollowState.PROMOTED, "east")
+    assert world.broker.remembered == "127.0.0.1:1"
+    world.clock.is_calm = False
+    again.start()
+    world.broker.gone = False
+    _until(lambda: again.broker.state is FollowState.TWO_WRITERS)
+    world.broker.gone = True
+    _until(lambda: again.broker.state is FollowState.PROMOTED)
     again.stop()
+
+
+def test_a_process_that_begins_when_the_broker_is_gone_takes_its_place_only_when_it_is_told_to() -> None:
+    world = FollowerWorld(LOG, promote=True, promote_after_ms=5_000)
+    world.run()
+    world.refuse(UnavailableError("nobody listens"))
+    follower = world.process()
+    with pytest.raises(InvalidRequestError, match="is there, and takes messages itself"):
+        follower.open(promote_now=True)
+    world.broker.gone = True
+    # what the broker had last is not known
+    follower = world.run(*[lambda: world.clock.advance(60_000)] * 5, stops=False)
+    _until(lambda: "where its log ended is not known" in str(follower.broker.error))
+    assert "--promote-now" in str(follower.broker.hint)
+    assert follower.broker.state is FollowState.CONNECTING
+    follower.stop()
+    follower = world.process()
+    follower.open(promote_now=True)
+    assert follower.broker.state is FollowState.PROMOTED
+    assert world.told[-1] == (True, FollowState.PROMOTED)
+    store = follower.broker.store
+    assert store is not None
+    send(store, "orders", 500, 503)
+    follower.stop()
+    # once it is promoted, --promote-now is as --promote
+    follower = world.process()
+    follower.open(promote_now=True)
+    assert follower.broker.state is FollowState.PROMOTED
+    follower.stop()
+
+
+def test_a_store_whose_volume_is_lost_as_well_takes_messages_out_of_its_archive() -> None:
+    world = FollowerWorld(LOG, promote=True)
+    world.run(lambda: _archive(world))
+    world.refuse(UnavailableError("nobody listens"))
+    world.broker.gone = True
+    world.root = world.root.parent / "new"
+    follower = world.process()
+    follower.open(restore=True, promote_now=True)
+    assert follower.broker.state is FollowState.PROMOTED
+    store = follower.broker.store
+    assert store is not None
+    send(store, "orders", 500, 503)
+    assert [len(store.query(Query(topic="orders", key=f"key-{number}")).messages) for number in (1, 501)] == [1, 1]
+    follower.stop()
+
+
+def test_nothing_is_promoted_of_which_there_is_no_store_or_no_way_to_tell_whether_the_broker_is_gone() -> None:
+    world = FollowerWorld(LOG)
+    world.broker.gone = True
+    with pytest.raises(InvalidRequestError, match="there is no store yet"):
+        world.process().open(promote_now=True)
+    world.broker.gone = False
+    world.run()
+    world.follow = world.follow.model_copy(update={"namesrv": ""})
+    with pytest.raises(InvalidRequestError, match="no nameserver says"):
+        world.process().open(promote_now=True)
 
 
 def test_a_broker_that_is_only_silent_is_never_taken_for_gone() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.support.rocketmq.fake_cluster import cluster_of
-from tests.support.rocketmq.running_broker import RunningBroker
 from tests.support.rocketmq.scripted_broker import FollowerWorld, ScriptedBroker, facts
 from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import BrokerLog, broker_log
@@ -19,11 +19,12 @@ from tierlog.service.follow.followed_directory import store_id_of
 from tierlog.service.follow.follower import margin_ms
 from tierlog.service.follow.followers import Followers
 from tierlog.service.follow.upstream import BrokerNow, check_settings, upstream_of
-from tierlog.tiering.base.clock import ManualClock, SystemClock
+from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from tierlog.tiering.base.fs import LocalFileSystem
-from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE
-from tierlog.tiering.rocketmq.log_source import LogBounds
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.rocketmq.log_source import LogBounds, NoLogYetError
 
 HOUR_MS = 3_600_000
 
@@ -95,6 +96,7 @@ def test_a_stop_ends_a_follower_whose_broker_hangs() -> None:
         ({"store": "/x", "mode": "replica"}, "a replica is what"),
         ({"hold": True}, "--hold"),
         ({"store": "/x", "namesrv": "", "promote": True}, "whether the broker is gone"),
+        ({"store": "/x", "namesrv": "", "listen": "127.0.0.1:1"}, "who looks for the archive"),
         ({"namesrv": "nowhere"}, "is no address"),
         ({"access_key": "k"}, "go together"),
         ({"secret_key": "s"}, "go together"),
@@ -140,9 +142,9 @@ def test_a_margin_ends_when_the_broker_may_remove_what_is_not_here() -> None:
     assert margin_ms(None, behind, 2 * size, old_ms, now_ms) is None
 
 
-def test_a_master_that_moved_is_found_and_one_that_the_nameserver_forgot_is_asked_where_it_was() -> None:
+def test_a_master_that_the_nameserver_forgot_is_asked_where_it_was() -> None:
     log = broker_log(60)
-    with cluster_of(broker_a=log, broker_b=log) as cluster:
+    with cluster_of(broker_a=log) as cluster:
         settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
         upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
         first = upstream.connect()
@@ -159,31 +161,98 @@ def test_a_master_that_moved_is_found_and_one_that_the_nameserver_forgot_is_aske
         assert upstream.is_gone()
 
 
-def test_the_directory_of_a_broker_that_is_not_reached_tells_of_controller_mode(tmp_path: Path) -> None:
-    """Read as of an ordinary broker, what its slaves lack would be archived, and taken back by the next master."""
-    clock = ManualClock()
-    broker = RunningBroker(tmp_path / "store", clock)
-    for _ in range(2):
-        broker.append()
-    first = len(broker.written[0])
-    broker.confirm(first)
+@pytest.mark.parametrize("is_reachable", [False, True])
+def test_a_master_that_moved_is_found_where_the_nameserver_says_whether_the_old_one_answers_or_not(
+    is_reachable: bool,
+) -> None:
+    log, longer = broker_log(60), broker_log(120)
+    with cluster_of(broker_a=log, other=longer) as cluster:
+        before, after = cluster.brokers
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        upstream.connect().close()
+        if not is_reachable:
+            before.close()
+        cluster.tell("broker-a", after, before)
+        moved = upstream.connect()
+        assert moved.address == after.remoting.address
+        assert upstream.slaves == (before.remoting.address,)
+        assert moved.now() == BrokerNow(LogBounds(0, longer.end), 0.4)
+        moved.source.begin(log.end)
+        assert bytes(moved.source.read(20.0)) in longer.data[log.end :]
+        moved.close()
 
-    def read(namesrv: str = "") -> int:
-        given = FollowSettings(broker="broker-a", store=broker.paths.root, namesrv=namesrv)
-        link = upstream_of("broker-a", given, clock, LocalFileSystem()).connect()
-        link.source.begin(0)
-        count = 0
-        while data := link.source.read(1.5):
-            count += len(data)
-        link.close()
-        return count
 
-    assert read(namesrv="127.0.0.1:1") == read() == broker.end
-    (broker.paths.root / EPOCH_FILE).write_text("1\n4711\n1-0\n")
-    assert read(namesrv="127.0.0.1:1") == first
-    with pytest.raises(InvalidRequestError, match="controller mode") as caught:
-        read()
-    assert "--namesrv" in str(caught.value.hint)
+def test_a_broker_is_not_gone_while_a_slave_of_it_may_become_master() -> None:
+    log = broker_log(60)
+    with cluster_of(broker_a=log, other=log) as cluster:
+        master, slave = cluster.brokers
+        cluster.tell("broker-a", master, slave)
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        upstream.connect().close()
+        master.close()
+        cluster.tell("broker-a", None, slave)
+        assert not upstream.is_gone()
+        assert not upstream.is_back()  # it takes no messages as a slave
+        slave.close()
+        assert upstream.is_gone()
+
+
+@pytest.mark.parametrize("source", ["network", "files"])
+def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(source: str, tmp_path: Path) -> None:
+    log = broker_log(60)
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020}").write_bytes(log.data[: log.segment_bytes])
+    with cluster_of(broker_a=log) as cluster:
+        store = tmp_path if source == "files" else None
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=store)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        cluster.tell("broker-a", None)
+        assert not upstream.is_gone()  # nothing is known of it
+        upstream.remember(cluster.brokers[0].remoting.address)
+        assert upstream.is_back()
+        cluster.brokers[0].close()
+        assert upstream.is_gone()
+        assert not upstream.is_back()
+
+
+def test_a_folder_without_the_log_of_a_broker_that_has_had_messages_is_refused_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    with cluster_of(broker_a=BrokerLog(b"")) as cluster:
+        settings = FollowSettings(broker="broker-a", store=tmp_path, namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        with pytest.raises(NoLogYetError):
+            upstream.connect()
+        cluster.brokers[0].grow(broker_log(60))
+        with pytest.raises(NotFoundError, match="has had messages, and no log is here"):
+            upstream.connect()
+
+
+def test_files_of_a_broker_with_dledger_are_refused_by_name_though_nobody_answers(tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0").mkdir()
+    settings = FollowSettings(broker="broker-a", store=tmp_path)
+    with pytest.raises(InvalidRequestError, match="runs with DLedger"):
+        upstream_of("broker-a", settings, SystemClock(), LocalFileSystem()).connect()
+
+
+@pytest.mark.parametrize("in_controller_mode", [False, True])
+def test_files_of_a_broker_in_controller_mode_tell_what_is_confirmed_though_nobody_answers(
+    in_controller_mode: bool, tmp_path: Path
+) -> None:
+    log, paths = broker_log(60), StorePaths(tmp_path)
+    paths.commitlog.mkdir()
+    paths.segment(0).write_bytes(log.data[: log.segment_bytes])
+    confirmed = int.from_bytes(log.data[:4], "big")
+    paths.checkpoint.write_bytes(replace(Checkpoint(), confirm_offset=confirmed).encode())
+    if in_controller_mode:
+        (tmp_path / "epochFileCheckpoint").write_text("1-0\n")
+    settings = FollowSettings(broker="broker-a", store=tmp_path)
+    link = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem()).connect()
+    link.source.begin(0)
+    assert (len(link.source.read(0.0)) == confirmed) is in_controller_mode
+    link.close()
 
 
 def test_a_broker_that_nobody_knows_is_told_with_the_names_that_there_are() -> None:

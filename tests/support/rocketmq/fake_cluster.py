@@ -82,8 +82,17 @@ class FakeCluster:
     def __init__(self, *brokers: FakeClusterBroker) -> None:
         self.brokers = brokers
         self.nameserver = FakeBroker()
-        table = {broker.name: {"cluster": "east", "brokerAddrs": {"0": broker.remoting.address}} for broker in brokers}
-        self.nameserver.answer(RequestCode.GET_BROKER_CLUSTER_INFO, {"brokerAddrTable": table})
+        self._table: dict[str, object] = {}
+        for broker in brokers:
+            self.tell(broker.name, broker)
+
+    def tell(self, name: str, master: FakeClusterBroker | None, *slaves: FakeClusterBroker) -> None:
+        """Who has a name from now on, as the nameserver says."""
+        addresses = {str(number): slave.remoting.address for number, slave in enumerate(slaves, 1)}
+        if master is not None:
+            addresses["0"] = master.remoting.address
+        self._table[name] = {"cluster": "east", "brokerAddrs": addresses}
+        self.nameserver.answer(RequestCode.GET_BROKER_CLUSTER_INFO, {"brokerAddrTable": self._table})
 
     def close(self) -> None:
         """Ends all of them."""

@@ -205,9 +205,12 @@ def pulled_all(reader: StoreReader, places: Iterable[Place]) -> list[Place]:
 
 
 def differing(root: Path, broker: RealBroker) -> list[int]:
-    """Bases of the broker's segments whose bytes are not those of a store at ``root``."""
+    """Bases of the broker's segments whose bytes are not those of a store at ``root``, whose log may begin later."""
     ours, end, wrong = StorePaths(root), broker.bounds().max_offset, []
+    begin = min(int(path.name) for path in ours.commitlog.iterdir() if path.name.isdigit())
     for base, path in broker.segments.items():
+        if base < begin:
+            continue
         size = min(broker.segment_bytes, end - base)
         if ours.segment(base).read_bytes()[:size] != path.read_bytes()[:size]:
             wrong.append(base)

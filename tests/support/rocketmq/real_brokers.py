@@ -18,7 +18,7 @@ from tests.tools.rocketmq_clients import class_path
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.rocketmq.log_source import LogBounds
-from tierlog.tiering.rocketmq.remoting import BrokerClient, bounds_in, find_master, runtime_info
+from tierlog.tiering.rocketmq.remoting import BrokerClient, bounds_in, find_brokers, runtime_info
 
 SEGMENT_BYTES = 1 << 20
 CLUSTER = "DefaultCluster"
@@ -77,10 +77,12 @@ def acknowledged(file: Path) -> list[Acknowledged]:
 class RealBroker:
     """A broker of one version; it may be begun again on its directory, at the same addresses."""
 
-    def __init__(self, built: Path, folder: Path, nameserver: str, settings: Mapping[str, object]) -> None:
-        """``settings`` count instead of the tests'."""
+    def __init__(
+        self, built: Path, folder: Path, nameserver: str, settings: Mapping[str, object], *, name: str | None = None
+    ) -> None:
+        """``settings`` count instead of the tests'; ``name`` is that of a broker which this one is a slave of."""
         self.folder = folder
-        self.name = fresh("broker")
+        self.name = name or fresh("broker")
         self.nameserver = nameserver
         folder.mkdir(parents=True, exist_ok=True)
         self._built = built
@@ -147,7 +149,13 @@ class RealBroker:
     def _registered(self) -> bool:
         with contextlib.suppress(StoreError):
             self.bounds()  # right after its start some versions cannot tell anything of themselves
-            return find_master([self.nameserver], self.name, clock=CLOCK).address == self.address
+            return self.settings["brokerRole"] == "SLAVE" or self.is_master()
+        return False
+
+    def is_master(self) -> bool:
+        """Whether the nameserver says so."""
+        with contextlib.suppress(StoreError):
+            return find_brokers([self.nameserver], self.name, clock=CLOCK).address == self.address
         return False
 
     def kill(self) -> None:
@@ -190,14 +198,14 @@ class RealBroker:
         return max(base for base, path in self._files().items() if any(path.read_bytes()[:8]))
 
 
+@dataclass
 class Cluster:
     """A broker, the nameserver that knows it, and a client of Java with the tool mqadmin."""
 
-    def __init__(self, broker: RealBroker, client: RealClient) -> None:
-        self.broker = broker
-        self.client = client
-        #: Names that no other broker of these tests has, made when the first message is sent.
-        self.topics = (fresh("orders"), fresh("payments"))
+    broker: RealBroker
+    client: RealClient
+    #: Names that no other broker of these tests has, made when the first message is sent.
+    topics: tuple[str, str] = field(default_factory=lambda: (fresh("orders"), fresh("payments")))
 
     def flood(self, **arguments: object) -> Flood:
         """Begin a producer at full speed, to both topics."""
@@ -244,8 +252,8 @@ def nameserver(built: Path, folder: Path, **settings: object) -> Iterator[str]:
     """One that runs; its address."""
     port = free_port()
     properties = folder / "namesrv.conf"
-    lines = [f"{name}={value}\n" for name, value in settings.items()]
-    properties.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n{''.join(lines)}")
+    named = {"listenPort": port, "bindAddress": "127.0.0.1", **settings}
+    properties.write_text("".join(f"{name}={value}\n" for name, value in named.items()))
     arguments = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(properties))
     with _server(built, folder, arguments, heap="128m") as program:
         program.ask("up?", limit_s=LIMIT_S)

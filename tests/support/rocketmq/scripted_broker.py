@@ -52,6 +52,9 @@ class ScriptedBroker:
 
     def __init__(self, log: BrokerLog, world: FollowedWorld, *, name: str = "Broker A") -> None:
         self.name = name
+        self.slaves: tuple[str, ...] = ()
+        #: Where an earlier process reached it.
+        self.remembered: str | None = None
         self.log = log
         self.world = world
         self.facts = FACTS
@@ -62,6 +65,11 @@ class ScriptedBroker:
         self.refusal: StoreError | None = None
         self.gone = False
         self.disk_used: float | None = None
+        #: Set while questions beside the log are answered.
+        self.answers = threading.Event()
+        self.answers.set()
+        #: Whether it may still take back what lies in its files.
+        self.is_recovering = False
         self.piece_bytes = 700
         #: Below which bytes stay; None: all that there are.
         self.settled: int | None = None
@@ -81,6 +89,12 @@ class ScriptedBroker:
 
     def is_gone(self) -> bool:
         return self.gone
+
+    def is_back(self) -> bool:
+        return not self.gone
+
+    def remember(self, address: str) -> None:
+        self.remembered = address
 
     def step(self) -> None:
         if self.steps:
@@ -150,10 +164,15 @@ class _Connection:
     closed: int = 0
 
     def now(self) -> BrokerNow:
+        assert self.broker.answers.wait(LIMIT_S)
         return BrokerNow(self.broker.bounds(), self.broker.disk_used)
 
     def state(self) -> BrokerState:
+        assert self.broker.answers.wait(LIMIT_S)
         return self.broker.state
+
+    def goes_on_at(self, offset: int) -> bool:
+        return not self.broker.is_recovering and self.broker.log.end > offset
 
     def close(self) -> None:
         self.closed += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tierlog.service.config.settings import ColdSettings, HotSettings, Settings
+from tierlog.service.config.settings import ColdSettings, Settings
 
 TINY: dict[str, object] = {
     "hot.segment_bytes": 65_536,
@@ -40,12 +40,3 @@ def tiny_settings(**overrides: object) -> Settings:
 def small_settings(**overrides: object) -> Settings:
     """Still smaller sizes; overrides as of :func:`tiny_settings`."""
     return tiny_settings(**{name.replace(".", "__"): value for name, value in SMALL.items()} | overrides)
-
-
-def hot_settings(**sizes: object) -> HotSettings:
-    """Settings of a hot tier that ask nothing of the machine's disk, however full others have made it.
-
-    A group that is given whole to :class:`Settings` leaves out what the environment says of it, and with it the shares
-    that ``tests/conftest.py`` sets for all others.
-    """
-    return HotSettings.model_validate({"disk_max_used_percent": 100, "disk_full_percent": 100, **sizes})

@@ -50,13 +50,15 @@ class BrokerLog:
             position += len(piece)
 
 
-def broker_log(messages: int = 120, *, topics: tuple[str, ...] = ("orders", "%RETRY%shop")) -> BrokerLog:
-    """A log of several segments with a few queues: one of ours has the bytes of a broker's."""
+def broker_log(
+    messages: int = 120, *, topics: tuple[str, ...] = ("orders", "%RETRY%shop"), pause_ms: int = 1000
+) -> BrokerLog:
+    """A log of several segments with a few queues: one of ours has the bytes of a broker's. A pause after each six."""
     world = World(settings=small_settings(hot__segment_bytes=SEGMENT_BYTES), url=None)
     store = world.open()
     for first in range(0, messages, 6):
         send(store, topics[first // 6 % len(topics)], first, min(first + 6, messages))
-        world.clock.advance(1000)
+        world.clock.advance(pause_ms)
     hot = store._hot
     data = b"".join(bytes(segment.data) for segment in hot.log.segments())[: hot.log.end]
     store.close()

@@ -6,11 +6,10 @@ import random
 
 from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.index.index_items import verify_items
-from tests.support.stores.engines import hot_settings
 from tests.support.stores.power_world import KEYS, Notes, PowerWorld, verify_engine
 from tests.support.world import ROOT
 from tierlog.index.search.query import Query
-from tierlog.service.config.settings import ColdSettings, IndexSettings, Settings
+from tierlog.service.config.settings import ColdSettings, HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.types import Order
@@ -26,7 +25,7 @@ def index_settings() -> Settings:
     """Index files of a few messages."""
     return Settings(
         advertise="10.0.0.1:7777",
-        hot=hot_settings(segment_bytes=4096, queue_file_units=60, default_queues=1),
+        hot=HotSettings(segment_bytes=4096, queue_file_units=60, default_queues=1),
         index=IndexSettings(slots=5, items=12),
         cold=ColdSettings(frame_bytes=4096, disk_cache_bytes=0),
     )

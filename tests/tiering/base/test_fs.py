@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.fs.crash_fs import SECTOR_BYTES, CrashFileSystem, PowerCut
+from tests.support.fs.empty_disk import measured_free_bytes
 from tierlog.tiering.base.errors import DiskFailedError, DiskFullError, NotFoundError, StoreLockedError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem, forget_code, replace_file
 
@@ -107,6 +108,11 @@ def test_names(fs: FileSystem, root: Path) -> None:
     fs.remove_dir(root / "a" / "b")
     assert fs.list_dir(root / "a") == []
     assert 0 < fs.free_bytes(root) <= fs.total_bytes(root)
+
+
+def test_what_is_free_is_part_of_the_volume(tmp_path: Path) -> None:
+    fs = LocalFileSystem()
+    assert 0 <= measured_free_bytes(fs, tmp_path) < fs.total_bytes(tmp_path)
 
 
 def test_a_second_name_keeps_the_bytes_and_takes_no_other_files_name(fs: FileSystem, root: Path) -> None:

@@ -100,7 +100,7 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 def test_the_state_of_a_followed_log_is_refused_by_versions_that_would_restore_it_as_their_own() -> None:
-    for state, version in ((StoreState(), 1), (StoreState(followed=True), 3)):
+    for state, version in ((StoreState(), 1), (StoreState(followed=True), 3), (StoreState(was_followed=True), 3)):
         data = state.encode()
         assert int.from_bytes(data[8:12], "big") == version
         assert StoreState.decode(data, path="p") == state

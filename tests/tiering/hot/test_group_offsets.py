@@ -100,6 +100,28 @@ def test_another_generation_than_the_groups_is_stale() -> None:
     assert groups.get("a") == GroupState(2, {T0: 5})
 
 
+def test_a_copy_of_all_groups_is_one_write_and_leaves_out_what_cannot_be_kept() -> None:
+    fs = disk()
+    groups = GroupOffsets(fs, PATHS, "s", lambda: None, max_groups=30)
+    groups.commit("one", {T0: 5}, generation=0)
+    before = fs.calls
+    groups.commit("one", {T0: 6}, generation=0)
+    one_write, before = fs.calls - before, fs.calls
+    copied = {f"group-{number}": {T0: number, T1: 3} for number in range(29)}
+    odd = groups.copy({**copied, "one": {T0: 2}, "no group": {}, "one-too-many": {}}, {3: 17, 14: 1})
+    assert fs.calls - before == one_write
+    assert set(odd) == {"no group", "one-too-many"}
+    assert groups.get("one").offsets == {T0: 2}
+    before = fs.calls
+    assert not groups.copy(copied, {3: 17})
+    assert fs.calls == before
+    again = opened(fs.crash(0, lose_everything=True))
+    assert again.all() == groups.all()
+    assert again.delay_offsets == {3: 17, 14: 1}
+    again.commit("one", {T0: 9}, generation=0)
+    assert opened(again._fs).delay_offsets == {3: 17, 14: 1}
+
+
 def test_going_back_needs_a_reset_and_a_refused_commit_changes_nothing() -> None:
     groups = opened(disk())
     groups.commit("a", {T0: 5}, generation=0)

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.fs.faulty_fs import FaultyFileSystem
-from tests.support.stores.engines import hot_settings
 from tests.support.stores.hot_stores import (
     STORE_HOST_V6,
     HotWorld,
@@ -23,7 +22,7 @@ from tests.support.stores.hot_stores import (
     sized_body,
     snapshot_of,
 )
-from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import (
@@ -481,7 +480,7 @@ def test_opening_as_something_else_is_refused_and_changes_nothing(
     tmp_path: Path, segment_bytes: int, queue_file_units: int, cold_url: str | None, store_id: str | None, named: str
 ) -> None:
     def open_as(segment_bytes: int, queue_file_units: int, cold_url: str | None, store_id: str | None) -> Store:
-        hot = hot_settings(segment_bytes=segment_bytes, queue_file_units=queue_file_units)
+        hot = HotSettings(segment_bytes=segment_bytes, queue_file_units=queue_file_units)
         settings = Settings(hot=hot, index=IndexSettings(slots=10, items=50), advertise="10.0.0.1:1")
         return Store.open(
             tmp_path / "store", settings=settings, cold_url=cold_url, store_id=store_id,
@@ -506,7 +505,7 @@ def test_a_close_that_fails_lets_go_of_the_store(tmp_path: Path) -> None:
     fs = FaultyFileSystem(LocalFileSystem())
 
     def opened(fs: FileSystem) -> Store:
-        hot = hot_settings(segment_bytes=4096, queue_file_units=60)
+        hot = HotSettings(segment_bytes=4096, queue_file_units=60)
         settings = Settings(hot=hot, index=IndexSettings(slots=10, items=50), advertise="10.0.0.1:1")
         return Store.open(tmp_path / "store", settings=settings, fs=fs, clock=ManualClock())
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem
-from tests.support.stores.engines import hot_settings
 from tests.support.stores.hot_stores import ROOT, HotWorld, fill
 from tests.support.stores.scanned_bytes import counting_scans
-from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -54,7 +53,7 @@ def test_a_clean_stop_leaves_nothing_to_scan(segments: int) -> None:
 
 def opened(fs: CrashFileSystem) -> Store:
     settings = Settings(
-        hot=hot_settings(segment_bytes=4096, queue_file_units=60), index=IndexSettings(slots=10, items=41),
+        hot=HotSettings(segment_bytes=4096, queue_file_units=60), index=IndexSettings(slots=10, items=41),
         advertise="10.0.0.1:1",
     )  # fmt: skip
     return Store.open(ROOT, settings=settings, fs=fs, clock=ManualClock(), randomness=SeededRandomness(1))

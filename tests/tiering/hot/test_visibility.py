@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem
-from tests.support.stores.engines import hot_settings
 from tierlog.index.search.query import Query
-from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.types import Durability, PullStatus, Visibility
@@ -23,7 +22,7 @@ def opened(fs: CrashFileSystem, visibility: Visibility) -> Store:
     """A store without background: nothing is flushed unless somebody asks for it."""
     settings = Settings(
         advertise="10.0.0.1:7777",
-        hot=hot_settings(segment_bytes=8192, queue_file_units=60, default_queues=1, visibility=visibility.value),
+        hot=HotSettings(segment_bytes=8192, queue_file_units=60, default_queues=1, visibility=visibility.value),
         index=IndexSettings(slots=25, items=90, classic=True, classic_slots=20, classic_items=40),
     )
     return Store.open(ROOT, settings=settings, fs=fs, clock=ManualClock())

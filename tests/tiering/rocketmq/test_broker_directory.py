@@ -28,7 +28,7 @@ from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_
 from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
 from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.codes import RequestCode
-from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, OffsetGoneError, SourceLostError
+from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError, OffsetGoneError, SourceLostError
 from tierlog.tiering.rocketmq.remoting import BrokerClient
 
 Make = Callable[..., BrokerDirectory]
@@ -246,6 +246,34 @@ def test_records_of_a_clock_that_was_set_back_are_read_once_their_segment_is_clo
         broker.append()
     broker.append()
     assert seen | read_all(source) == broker.log()
+
+
+def test_a_hole_of_zeros_is_given_once_the_broker_says_that_its_log_goes_on_behind_it(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    while broker.end < 3 * SEGMENT_BYTES:
+        broker.append()
+    broker.append()
+    end, begin = list(broker.written)[10], 3 * SEGMENT_BYTES
+    for base in range(0, begin, SEGMENT_BYTES):
+        broker.put(max(base, end), bytes(base + SEGMENT_BYTES - max(base, end)))
+
+    def read(source: BrokerDirectory) -> bytes:
+        found = b""
+        for _ in range(20):
+            found += source.read(0)
+            clock.advance(1_000)
+        return found
+
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        # its files are those of before the crash, until it has recovered
+        peer.tell_bounds(0, end)
+        source = begun(make(client=client), 0)
+        assert read(source) == b"".join(data for at, data in broker.written.items() if at < end)
+        peer.tell_bounds(0, broker.end)
+        assert read(source) == bytes(begin - end) + b"".join(broker.log(begin).values())
+        client.close()
 
 
 def test_a_restart_is_noticed_and_then_all_has_to_begin_again(broker: RunningBroker, make: Make) -> None:
@@ -618,8 +646,10 @@ def test_configuration_is_read_while_the_broker_replaces_it(broker: RunningBroke
 
 
 def test_a_folder_without_a_log_is_not_followed(tmp_path: Path, clock: ManualClock) -> None:
-    with pytest.raises(NotFoundError, match="has no log here"):
+    with pytest.raises(NoLogYetError, match="no log here yet"):
         BrokerDirectory(tmp_path, fs=LocalFileSystem(), clock=clock)
+    with pytest.raises(NotFoundError, match="no directory of a broker"):
+        BrokerDirectory(tmp_path / "elsewhere", fs=LocalFileSystem(), clock=clock)
 
 
 def test_a_closed_source_gives_nothing(broker: RunningBroker, make: Make) -> None:

@@ -16,7 +16,7 @@ from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ClosedError, InvalidRequestError
 from tierlog.tiering.rocketmq.log_source import LogSource, OffsetGoneError, SourceLostError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable
-from tierlog.tiering.rocketmq.remoting import BrokerClient, BrokerFacts
+from tierlog.tiering.rocketmq.remoting import BrokerClient, BrokerFacts, runtime_info
 
 SEGMENT = 1 << 16
 LOG = bytes(1) + bytes(number * 7 % 251 for number in range(1, 5 * SEGMENT))
@@ -51,6 +51,12 @@ def world() -> Iterator[World]:
         found = World(broker, master)
         yield found
         found.close()
+
+
+def settled(world: World, log: RemoteLog) -> int:
+    """What is settled once the broker was asked again."""
+    log.told(runtime_info(world.client))
+    return log.settled()
 
 
 def read_all(log: LogSource, end: int) -> tuple[int, bytes]:
@@ -262,44 +268,44 @@ def test_what_is_settled_is_what_the_broker_has_flushed(world: World) -> None:
     world.broker.tell_bounds(0, 10_000_000, remainHowManyDataToFlush="100 B")
     log = world.log()
     log.begin(0)
-    assert log.settled() == 9_999_900
+    assert settled(world, log) == 9_999_900
     world.broker.tell_bounds(0, 20_000_000, remainHowManyDataToFlush="1.5 MiB")
+    asked = len(world.broker.asked)
     assert log.settled() == 9_999_900
-    world.clock.advance(1_000)
+    assert len(world.broker.asked) == asked
     # up to 1.55 MiB are not flushed
-    assert log.settled() == 20_000_000 - (31 * (1 << 20) // 20 + 1)
-    world.broker.close()
-    world.clock.advance(1_000)
+    assert settled(world, log) == 20_000_000 - (31 * (1 << 20) // 20 + 1)
+    log.told({})
     assert log.settled() == 20_000_000 - (31 * (1 << 20) // 20 + 1)
 
 
 def test_what_came_long_ago_is_settled_of_a_broker_that_does_not_tell(world: World) -> None:
     log = world.log()
     log.begin(500)
-    assert log.settled() == 0
+    assert settled(world, log) == 0
     with world.master.connection() as slave:
         slave.send(500, LOG[500:600])
         read_all(log, 600)
         world.clock.advance(1_000)
-        assert log.settled() == 0
+        assert settled(world, log) == 0
         world.clock.advance(19_000)
-        assert log.settled() == 500
+        assert settled(world, log) == 500
         world.clock.advance(1_000)
-        assert log.settled() == 600
+        assert settled(world, log) == 600
 
 
 def test_a_broker_that_was_started_again_settles_nothing_of_an_older_connection(world: World) -> None:
     world.broker.tell_bounds(0, 1_000, remainHowManyDataToFlush="0 B", bootTimestamp="1")
     log = world.log()
     log.begin(0)
-    assert log.settled() == 1_000
+    assert settled(world, log) == 1_000
     # after a power cut: other messages lie there now, while nothing has ended the connection yet
     world.broker.tell_bounds(0, 2_000, remainHowManyDataToFlush="0 B", bootTimestamp="2")
     world.clock.advance(1_000)
     with pytest.raises(SourceLostError, match="started again"):
-        log.settled()
+        settled(world, log)
     log.begin(0)
-    assert log.settled() == 2_000
+    assert settled(world, log) == 2_000
 
 
 def test_what_is_remembered_of_the_age_of_bytes_does_not_grow(world: World) -> None:
@@ -307,7 +313,7 @@ def test_what_is_remembered_of_the_age_of_bytes_does_not_grow(world: World) -> N
     log = world.log()
     log.begin(0)
     for _ in range(100):
-        log.settled()
+        settled(world, log)
         world.clock.advance(1_000)
     assert len(log._marks) <= 22
 
@@ -321,5 +327,7 @@ def test_brokers_with_another_replication_are_refused_by_its_name(field: str, na
     )  # fmt: skip
     check_followable(facts)
     changed: dict[str, Any] = {field: True}
-    with pytest.raises(InvalidRequestError, match=rf"{name}.*--store"):
+    with pytest.raises(InvalidRequestError, match=rf"{name}.*--store") as caught:
         check_followable(replace(facts, **changed))
+    # only what its files allow is recommended
+    assert ("no source can follow it" in str(caught.value)) is (field == "is_dledger")

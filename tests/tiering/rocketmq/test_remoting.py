@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +21,7 @@ from tierlog.tiering.rocketmq.remoting import (
     bounds_in,
     copied_state,
     facts_of,
-    find_master,
+    find_brokers,
     flushed_below,
     parse_address,
     runtime_info,
@@ -119,9 +120,32 @@ def test_who_does_not_answer_is_not_waited_for_without_an_end() -> None:
         client = BrokerClient(f"127.0.0.1:{server.getsockname()[1]}", clock=SystemClock(), timeout_s=0.2)
         with pytest.raises(UnavailableError, match="did not answer"):
             client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-        client.close()
     with pytest.raises(UnavailableError, match=r"did not answer: .*refused"):
         client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+    client.close()
+
+
+def test_abandoning_ends_a_request_that_waits_and_refuses_further_ones() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = BrokerClient(f"127.0.0.1:{server.getsockname()[1]}", clock=SystemClock(), timeout_s=60)
+        failures: list[UnavailableError] = []
+
+        def ask() -> None:
+            try:
+                client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            except UnavailableError as error:
+                failures.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(1)  # it waits for the answer
+            client.abandon()
+            asking.join(20)
+        assert failures
+        with pytest.raises(UnavailableError, match="not asked any more"):
+            client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 def test_other_frames_before_the_answer_do_not_keep_it_from_ending_in_time(broker: FakeBroker) -> None:
@@ -137,13 +161,15 @@ def test_the_master_is_found_at_the_first_nameserver_that_answers(broker: FakeBr
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = f"127.0.0.1:{server.getsockname()[1]}"
     servers = [gone, broker.address]
-    assert find_master(servers, "broker-a", clock=ManualClock()) == BrokerAddress("broker-a", "C", "10.0.0.1:10911")
-    with pytest.raises(UnavailableError, match="broker-b has no master now"):
-        find_master(servers, "broker-b", clock=ManualClock())
+    found = find_brokers(servers, "broker-a", clock=ManualClock())
+    assert found == BrokerAddress("broker-a", "C", "10.0.0.1:10911", ("10.0.0.2:10911",))
+    assert found.all == ("10.0.0.1:10911", "10.0.0.2:10911")
+    without_master = find_brokers(servers, "broker-b", clock=ManualClock())
+    assert (without_master.address, without_master.all) == ("", ("10.0.0.3:10911",))
     with pytest.raises(NotFoundError, match=r"broker-z; the nameserver knows: broker-a, broker-b"):
-        find_master(servers, "broker-z", clock=ManualClock())
+        find_brokers(servers, "broker-z", clock=ManualClock())
     with pytest.raises(UnavailableError, match=r"no nameserver answers: .*refused"):
-        find_master([gone], "broker-a", clock=ManualClock())
+        find_brokers([gone], "broker-a", clock=ManualClock())
 
 
 def test_a_brokers_settings_are_read(broker: FakeBroker, client: BrokerClient) -> None:

@@ -9,6 +9,8 @@ import { bytes, count, duration, rate } from "../units.js";
 import { Rates } from "./rates.js";
 
 const FAR_BEHIND_MS = 60_000;
+/** States of a followed broker in which nothing is wrong. */
+const FOLLOWS = ["following", "promoted"];
 
 export class StoreView {
   /** @param {HTMLElement} banners */
@@ -73,8 +75,35 @@ function troubles(stats) {
   if (stats.read_only_reason) found.push(`The store takes no messages: ${stats.read_only_reason}.`);
   if (stats.cold_error) found.push(`The archive does not answer: ${stats.cold_error}. What is hot can be read and written; what is only archived may be missing from answers.`);
   if (stats.index_error) found.push(`The key index does not follow the log: ${stats.index_error}. Searches by key may miss the newest messages.`);
+  for (const [name, broker] of followed(stats)) {
+    if (!FOLLOWS.includes(broker.state)) found.push(`Broker ${name}: ${broker.state.replace("_", " ")}${broker.error ? `: ${broker.error}` : ""}. What is here is answered from.`);
+  }
   if (stats.clock_behind_ms > FAR_BEHIND_MS) found.push(`This machine's clock is ${duration(stats.clock_behind_ms)} behind the newest message.`);
   return found;
+}
+
+/**
+ * The brokers that the process follows, by name.
+ * @param {any} stats
+ * @returns {[string, any][]}
+ */
+function followed(stats) {
+  return Object.entries(stats.followed || {});
+}
+
+/**
+ * @param {any} broker
+ * @returns {[string, string][]}
+ */
+function brokerFacts(broker) {
+  return [
+    ["State", broker.state.replace("_", " ")],
+    ["Behind", `${bytes(broker.lag_bytes)}, ${duration(broker.lag_ms)}`],
+    ["Until it may delete", broker.margin_ms === null ? "–" : duration(broker.margin_ms)],
+    ["Lost in gaps", bytes(broker.gap_bytes)],
+    ["Where", broker.address || "–"],
+    ["Store", broker.store_id],
+  ];
 }
 
 /**
@@ -83,6 +112,15 @@ function troubles(stats) {
  * @returns {[string, [string, string][]][]}
  */
 function groupsOf(stats, rates) {
+  /** @type {[string, [string, string][]][]} */
+  const brokers = followed(stats).map(([name, broker]) => [`Broker ${name}`, brokerFacts(broker)]);
+  if (stats.role === "querier") {
+    return [...brokers, ["Stores", [
+      ["Archives", stats.archives.join(", ") || "–"],
+      ["Services", count(stats.services.length)],
+      ["Of these silent", count(stats.silent)],
+    ]]];
+  }
   const perSecond = rates.of("bytes");
   /** @type {[string, [string, string][]][]} */
   const found = [
@@ -113,7 +151,7 @@ function groupsOf(stats, rates) {
       ["Erasures under way", count(stats.open_erasures)],
     ]]);
   }
-  found.push(["Identity", [["Store", stats.store_id], ["Volume", stats.volume_id], ["Topics", count(stats.topics)]]]);
+  found.push(...brokers, ["Identity", [["Store", stats.store_id], ["Volume", stats.volume_id], ["Topics", count(stats.topics)]]]);
   return found;
 }
 

@@ -13,7 +13,7 @@ from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.log_source import LogSource
 from tierlog.tiering.rocketmq.remote_log import RemoteLog
-from tierlog.tiering.rocketmq.remoting import BrokerClient
+from tierlog.tiering.rocketmq.remoting import BrokerClient, runtime_info
 
 
 def follow(source: LogSource, store: FollowedStore, *, until: int) -> None:
@@ -73,6 +73,7 @@ def test_a_master_is_followed_over_connections_and_kills() -> None:
             store.flush()
             store = world.open()
             at = store.end
+        source.told(runtime_info(client))
         assert source.settled() == log.end
         assert world.log_bytes() == log.data
         source.close()
