@@ -302,7 +302,8 @@ class Follower:
             store.store.keep_log(store.keep_delayed)
         store.store.start()
         broker = self.broker
-        broker.store, broker.end, broker.gap_bytes = store.store, store.end, store.gap_bytes
+        broker.store, broker.end = store.store, store.end
+        self._note_gaps()
         self._changed(broker)
 
     def _open_promoted(self, followed_below: int) -> None:
@@ -495,12 +496,17 @@ class Follower:
     def _measure(self) -> None:
         """Says how far the store is behind what the broker told last."""
         broker, store = self.broker, self._opened
-        broker.gap_bytes = store.gap_bytes
+        self._note_gaps()
         if self._told is not None:
             segment = store.end - store.end % self._segment_bytes
             broker.margin_ms = margin_ms(*self._told, segment, store.last_store_ms, self._clock.now_ms())
         self._measure_lag()
         self._looked = self._clock.now_ms(), self.broker.lag_ms, self.broker.margin_ms
+
+    def _note_gaps(self) -> None:
+        store = self._opened
+        if store.gap_bytes is not None:  # what was known stays known while the store is opened again
+            self.broker.gap_bytes, self.broker.gap_declared_ms = store.gap_bytes, store.gap_declared_ms
 
     def _age(self) -> None:
         """While the broker is not reached, all may be missing that it could have taken since it was looked at."""
