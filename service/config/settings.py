@@ -198,8 +198,8 @@ class Settings(BaseSettings):
         own = self.hot.model_copy(update={"segment_bytes": None, "queue_file_units": None})
         return self.model_copy(update={"hot": own})
 
-    def with_segments_of(self, segment_bytes: int) -> Settings:
-        """Returns the settings with another size of segments."""
+    def with_segments_of(self, segment_bytes: int | None) -> Settings:
+        """Returns the settings with another size of segments; None: with none."""
         return self.model_copy(update={"hot": self.hot.model_copy(update={"segment_bytes": segment_bytes})})
 
     def hot_options(

@@ -58,7 +58,7 @@ class FollowedDirectory:
         """Returns who the store is; None where none was made yet."""
         return StoreIdentity.read(self.fs, self.paths) if is_made(self.fs, self.paths) else None
 
-    def open(self, segment_bytes: int, begin: int, *, restore: bool = False) -> FollowedStore:
+    def open(self, segment_bytes: int | None, begin: int, *, restore: bool = False) -> FollowedStore:
         """Opens the store, and makes it where there is none; see :meth:`FollowedStore.open`."""
         return FollowedStore.open(
             self.root, cold_url=self.cold_url, store_id=self.store_id, segment_bytes=segment_bytes, begin=begin,

@@ -39,7 +39,6 @@ from tierlog.tiering.base.errors import (
 )
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.format.record import BLANK, MAGIC_V1, MAGIC_V2
-from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.hot.topics import validate_foreign_topic
 from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.broker_files import BrokerState
@@ -160,10 +159,10 @@ class Follower:
     def open(self, *, restore: bool = False, promote_now: bool = False) -> None:
         """Opens the store; a new one needs the broker, whose segments it takes.
 
-        Where the broker has no log yet, the store is made when it has one.
-        ``promote_now`` makes one that follows take messages at once, whatever the broker had that is not here. Raises
-        what :meth:`Upstream.connect` and :meth:`FollowedStore.open` raise, and :class:`InvalidRequestError` for one
-        that is to be promoted while its broker is there.
+        Where the broker has no log yet, the store is made when it has one. ``promote_now`` makes one that follows, or
+        that ``restore`` makes, take messages at once, whatever the broker had that is not here. Raises what
+        :meth:`Upstream.connect` and :meth:`FollowedStore.open` raise, and :class:`InvalidRequestError` for one that is
+        to be promoted while its broker is there.
         """
         found = self._place.identity()
         if found is not None and found.broker is not None:
@@ -173,11 +172,12 @@ class Follower:
             self._open_promoted(found.followed_below)
             return
         if promote_now:
-            self._check_promotable(found)
+            self._check_promotable(is_there=found is not None or restore)
+            self._open(None if found is None else found.segment_bytes, 0, restore=restore)
+            self._promote()
+            return
         if found is not None and not restore:
             self._open(found.segment_bytes, 0)
-            if promote_now:
-                self._promote()
             return
         if self._place.cold_url is None:
             raise InvalidRequestError(
@@ -201,8 +201,8 @@ class Follower:
             connection.close()
         self._open(size, bounds.min_offset - bounds.min_offset % size, restore=self._restores)
 
-    def _check_promotable(self, found: StoreIdentity | None) -> None:
-        if found is None:
+    def _check_promotable(self, *, is_there: bool) -> None:
+        if not is_there:
             raise InvalidRequestError(
                 "there is no store yet that could take messages in the broker's place", hint="follow the broker first"
             )
@@ -291,11 +291,11 @@ class Follower:
 
     # the store, open or closed
 
-    def _open(self, segment_bytes: int, begin: int, *, restore: bool = False) -> None:
+    def _open(self, segment_bytes: int | None, begin: int, *, restore: bool = False) -> None:
         if self._stopping.is_set():
             raise ClosedError("the follower was stopped")
         store = self._place.open(segment_bytes, begin, restore=restore)
-        self._store, self._segment_bytes = store, segment_bytes
+        self._store, self._segment_bytes = store, segment_bytes or 0
         self._unflushed = _Unflushed()
         if self._settings.promote:
             store.store.keep_log(store.keep_delayed)
@@ -351,10 +351,10 @@ class Follower:
                     f"{self._segment_bytes}",
                     hint="follow it as another store: --store-id ID with an empty --root",
                 )
-            if not self._settings.system_topics:  # decided before their first record is here
-                self._opened.copy_topics([CopiedTopic(name, 1, archive=False) for name in SYSTEM_TOPICS])
             if broker.address is not None:
                 self._opened.note_broker(broker.cluster, broker.address)
+            if not self._settings.system_topics:  # decided before their first record is here
+                self._opened.copy_topics([CopiedTopic(name, 1, archive=False) for name in SYSTEM_TOPICS])
             self._seen.clear()
             questions = _Questions(connection)
             self._look_s = self._copy_s = self._clock.monotonic_s()

@@ -58,7 +58,8 @@ _FIRST_BYTE, _SECOND_BYTE = 0, 1
 
 def check_followable(facts: BrokerFacts) -> None:
     """Raises :class:`InvalidRequestError` for a broker that copies its log to slaves by another protocol."""
-    check_log_format(facts)
+    if facts.is_dledger:
+        raise dledger_error(facts.name)
     if facts.is_controller_mode:
         raise InvalidRequestError(
             f"broker {facts.name} runs in controller mode, whose replication is another protocol",
@@ -66,13 +67,12 @@ def check_followable(facts: BrokerFacts) -> None:
         )
 
 
-def check_log_format(facts: BrokerFacts) -> None:
-    """Raises :class:`InvalidRequestError` for a broker whose log is of another format than all others'."""
-    if facts.is_dledger:
-        raise InvalidRequestError(
-            f"broker {facts.name} runs with DLedger, whose log has another format, over the network and in its files",
-            hint="no source can follow it; a broker in controller mode can be, from its files: --store DIR",
-        )
+def dledger_error(name: str) -> InvalidRequestError:
+    """Returns what is said of a broker whose log has another format than that of all others."""
+    return InvalidRequestError(
+        f"broker {name} runs with DLedger, whose log has another format, over the network and in its files",
+        hint="no source can follow it; a broker in controller mode can be, from its files: --store DIR",
+    )
 
 
 class RemoteLog:

@@ -24,6 +24,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.format.generation import is_numbered
 from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.followed_log import FollowedLog
 from tierlog.tiering.hot.identity import StoreIdentity
@@ -81,7 +82,7 @@ class FollowedStore:
         *,
         cold_url: str | None,
         store_id: str,
-        segment_bytes: int,
+        segment_bytes: int | None,
         begin: int,
         settings: Settings | None = None,
         tail_interval_ms: int = TAIL_INTERVAL_MS,
@@ -95,8 +96,9 @@ class FollowedStore:
         """Opens the store at ``root`` and recovers it, or makes it: its log then begins at ``begin``, a segment's base.
 
         ``begin`` is not looked at where there is a store. ``restore`` makes it from its archive first, in an empty
-        directory: the log goes on where the archive ends. Raises :class:`StoreMismatchError` for a store with other
-        segments than the broker's, or for one that takes messages itself, and what :meth:`Store.open` does.
+        directory: the log goes on where the archive ends, and ``segment_bytes`` may be None: as the archive has them.
+        Raises :class:`StoreMismatchError` for a store with other segments than the broker's, or for one that takes
+        messages itself, and what :meth:`Store.open` does.
         """
         clock, settings = clock or SystemClock(), settings or Settings.load()
         components = Components(
@@ -222,7 +224,8 @@ class FollowedStore:
         """Sets groups, and what of each level of delay was sent on, to where they are at the broker, in one durable
         write; none where nothing has changed. Returns the groups that cannot be kept, and why.
         """
-        return self.store.groups.copy({each.name: each.offsets for each in groups}, delay_offsets)
+        copied = {each.name: each.offsets for each in groups}
+        return self.store.groups.copy(copied, delay_offsets, made_again=self._is_made_again)
 
     def keep_delayed(self, border: int, newest_ms: int) -> int:
         """Returns the border below which the log may go, at most ``border``, if it is to be promoted later.
@@ -243,6 +246,10 @@ class FollowedStore:
         if self._broker != (cluster, address):
             self._broker = broker = (cluster, address)
             self._save_identity(lambda identity: replace(identity, broker=broker))
+
+    def _is_made_again(self, topic: str) -> bool:
+        """Whether a name stands for another generation of a topic now than for its oldest."""
+        return not is_numbered(topic) and len(self._hot.topics.generations(topic)) > 1
 
     # ends
 

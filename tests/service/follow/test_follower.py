@@ -426,6 +426,22 @@ def test_a_process_that_begins_when_the_broker_is_gone_takes_its_place_only_when
     follower.stop()
 
 
+def test_a_store_whose_volume_is_lost_as_well_takes_messages_out_of_its_archive() -> None:
+    world = FollowerWorld(LOG, promote=True)
+    world.run(lambda: _archive(world))
+    world.refuse(UnavailableError("nobody listens"))
+    world.broker.gone = True
+    world.root = world.root.parent / "new"
+    follower = world.process()
+    follower.open(restore=True, promote_now=True)
+    assert follower.broker.state is FollowState.PROMOTED
+    store = follower.broker.store
+    assert store is not None
+    send(store, "orders", 500, 503)
+    assert [len(store.query(Query(topic="orders", key=f"key-{number}")).messages) for number in (1, 501)] == [1, 1]
+    follower.stop()
+
+
 def test_nothing_is_promoted_of_which_there_is_no_store_or_no_way_to_tell_whether_the_broker_is_gone() -> None:
     world = FollowerWorld(LOG)
     world.broker.gone = True
