@@ -56,7 +56,8 @@ _LOG = logging.getLogger("tierlog")
 #: Topics of a broker's own, whose messages come again as ordinary ones, or are no messages.
 SYSTEM_TOPICS = (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 _WAIT_S = 1.0
-_LOOK_EVERY_S = 1.0
+#: An answer takes a broker some 15 ms of a processor.
+_LOOK_EVERY_S = 3.0
 _LOOK_AGAIN_S = 10.0
 #: How long the first answers of a connection are waited for before the log is read.
 _FIRST_ANSWER_S = 1.0
@@ -468,7 +469,7 @@ class Follower:
     # how far the broker is
 
     def _look(self, connection: BrokerLink, question: _Question[BrokerNow], *, wait_s: float = 0.0) -> bool:
-        """Asks each second where the broker's log begins and ends, and takes what was answered; whether it was time.
+        """Asks every few seconds where the broker's log begins and ends, and takes what was answered; whether it was time.
 
         A broker that does not answer may still send its log.
         """
