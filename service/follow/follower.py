@@ -56,7 +56,8 @@ _LOG = logging.getLogger("tierlog")
 #: Topics of a broker's own, whose messages come again as ordinary ones, or are no messages.
 SYSTEM_TOPICS = (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 _WAIT_S = 1.0
-_LOOK_EVERY_S = 1.0
+#: An answer takes a broker some 15 ms of a processor.
+_LOOK_EVERY_S = 3.0
 _LOOK_AGAIN_S = 10.0
 #: How long the first answers of a connection are waited for before the log is read.
 _FIRST_ANSWER_S = 1.0

@@ -18,7 +18,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, Stor
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
-from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource
+from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, dledger_error
 from tierlog.tiering.rocketmq.remoting import (
     BrokerAddress,
@@ -246,12 +246,7 @@ class DirectoryBroker:
         try:
             if self._has_dledger():
                 raise dledger_error(self.name)  # noqa: TRY301
-            source = BrokerDirectory(
-                self._root, fs=self._fs, clock=self._clock, client=client,
-                held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
-                max_held_bytes=self._settings.max_held_bytes,
-                is_controller_mode=self._is_controller_mode(), segment_bytes=self._size_of_first_segment(client),
-            )  # fmt: skip
+            source = self._directory(client)
         except BaseException:
             if client is not None:
                 client.close()
@@ -271,12 +266,28 @@ class DirectoryBroker:
             return self._facts.is_dledger
         return any(name.startswith(_DLEDGER_FOLDER) for name in self._fs.list_dir(self._root))
 
-    def _size_of_first_segment(self, client: BrokerClient | None) -> int | None:
-        """Returns the size that the first segment will have, if the broker says that it has had no message yet."""
+    def _directory(self, client: BrokerClient | None) -> BrokerDirectory:
+        """Opens the broker's files; those of one that has had messages are not waited for."""
+        try:
+            return BrokerDirectory(
+                self._root, fs=self._fs, clock=self._clock, client=client,
+                held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
+                max_held_bytes=self._settings.max_held_bytes, is_controller_mode=self._is_controller_mode(),
+            )  # fmt: skip
+        except NoLogYetError as error:
+            if client is None or not self._has_messages(client):
+                raise
+            raise NotFoundError(
+                f"broker {self.name} has had messages, and no log is here", path=error.path,
+                hint="name the folder that is its storePathRootDir",
+            ) from error  # fmt: skip
+
+    @staticmethod
+    def _has_messages(client: BrokerClient) -> bool:
+        """Asks the broker whether it has had any; not if it does not say."""
         with contextlib.suppress(UnavailableError):
-            if client is not None and self._facts is not None and bounds_in(runtime_info(client)).is_empty:
-                return self._facts.segment_bytes
-        return None
+            return bounds_in(runtime_info(client)).max_offset > 0
+        return False
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""

@@ -89,9 +89,8 @@ class BrokerDirectory:
 
     ``client`` asks the broker where its log ends, if it can be reached; all else is in the files. ``held_folder``, on
     the broker's volume, is where closed segments get a second name. Of what the broker removes, at most
-    ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the confirmed offset. ``segment_bytes`` is
-    that of a broker that has had no message yet: without it a directory without a log is refused. An offset that is
-    begun at has to be the first byte of a record.
+    ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the confirmed offset. An offset that is begun
+    at has to be the first byte of a record.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class BrokerDirectory:
         held_folder: Path | None = None,
         max_held_bytes: int = DEFAULT_MAX_HELD_BYTES,
         is_controller_mode: bool = False,
-        segment_bytes: int | None = None,
     ) -> None:
         self._paths = StorePaths(root)
         self._fs = fs
@@ -112,7 +110,7 @@ class BrokerDirectory:
         self._client = client
         self._held_folder = held_folder
         self._is_controller_mode = is_controller_mode
-        found = segment_bytes_of(fs, self._paths) or segment_bytes
+        found = segment_bytes_of(fs, self._paths)
         if found is None and fs.is_dir(root):
             raise NoLogYetError(
                 "a broker has no log here yet", path=str(self._paths.commitlog),

@@ -25,11 +25,6 @@ class LogBounds:
     min_offset: int
     max_offset: int
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no byte."""
-        return self.min_offset == self.max_offset
-
 
 class SourceLostError(UnavailableError):
     """The source gives nothing more; :meth:`LogSource.begin` may find it again."""

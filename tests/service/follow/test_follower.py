@@ -334,7 +334,7 @@ def test_nothing_is_archived_that_the_broker_may_take_back() -> None:
 
 def test_lag_and_margin_are_of_what_is_not_here() -> None:
     world = FollowerWorld(LOG, behind_ms=1_000)
-    follower = world.run(stops=False)
+    follower = world.run(*[lambda: None] * 4, stops=False)  # seconds, until the broker is looked at again
     broker = follower.broker
     _until(lambda: broker.margin_ms == 72 * 3_600_000)
     assert (broker.lag_bytes, broker.lag_ms, broker.problem) == (0, 0, None)

@@ -24,7 +24,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, Unav
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.format.checkpoint import Checkpoint
-from tierlog.tiering.rocketmq.log_source import LogBounds
+from tierlog.tiering.rocketmq.log_source import LogBounds, NoLogYetError
 
 HOUR_MS = 3_600_000
 
@@ -217,22 +217,16 @@ def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(sourc
         assert not upstream.is_back()
 
 
-def test_files_of_a_broker_that_has_had_no_message_are_followed_if_the_broker_says_so(tmp_path: Path) -> None:
-    log, paths = broker_log(60), StorePaths(tmp_path)
-    paths.commitlog.mkdir()
+def test_a_folder_without_the_log_of_a_broker_that_has_had_messages_is_refused_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
     with cluster_of(broker_a=BrokerLog(b"")) as cluster:
         settings = FollowSettings(broker="broker-a", store=tmp_path, namesrv=cluster.nameserver.address)
         upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
-        link = upstream.connect()
-        assert (link.source.segment_bytes, link.now().bounds) == (log.segment_bytes, LogBounds(0, 0))
-        link.source.begin(0)
-        assert not link.source.read(0.0)
-        paths.segment(0).write_bytes(log.data[: log.segment_bytes])
-        cluster.brokers[0].grow(log)
-        assert link.source.read(20.0)
-        link.close()
-        paths.segment(0).unlink()
-        with pytest.raises(NotFoundError, match="has no log here"):  # of one that has had some, this is not the folder
+        with pytest.raises(NoLogYetError):
+            upstream.connect()
+        cluster.brokers[0].grow(broker_log(60))
+        with pytest.raises(NotFoundError, match="has had messages, and no log is here"):
             upstream.connect()
 
 

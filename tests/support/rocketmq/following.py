@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.processes.nodes import Node
-from tests.support.rocketmq.real_brokers import SEGMENT_BYTES, Acknowledged, RealBroker, until
+from tests.support.rocketmq.real_brokers import Acknowledged, RealBroker, until
 from tierlog.index.search.query import Query
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
@@ -59,17 +59,18 @@ class FollowProcess(Node):
         found = [line.rpartition(" ") for line in lines if line.startswith((f"{name}{{", f"{name} "))]
         return {labels.removeprefix(name): float(value) for labels, _, value in found}
 
+    def gauge(self, name: str) -> float:
+        """A number of the store; -1 while the store is closed, or the number is not known."""
+        try:
+            return sum(self.metrics(name).values() or [-1.0])
+        except urllib.error.HTTPError:
+            return -1.0
+
     def reach(self, end: int) -> None:
         """Wait until all of the broker's log below is durable here."""
 
         def is_there() -> bool:
-            segments = StorePaths(self.root / STORE_ID).commitlog
-            newest = max((int(path.name) for path in segments.iterdir() if path.name.isdigit()), default=0)
-            try:
-                lag = self.metrics("tierlog_follow_lag_bytes")
-            except urllib.error.HTTPError:  # its store is closed for a moment
-                return False
-            return sum(lag.values()) == 0 and bool(lag) and newest >= end - 1 - (end - 1) % SEGMENT_BYTES
+            return self.gauge("tierlog_flushed_to_bytes") >= end
 
         until(is_there, lambda: f"{end} is followed: {self.said()}")
 
