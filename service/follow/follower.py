@@ -470,8 +470,9 @@ class Follower:
     # how far the broker is
 
     def _look(self, connection: BrokerLink, question: _Question[BrokerNow], *, wait_s: float = 0.0) -> bool:
-        """Asks every few seconds where the broker's log begins and ends, and takes what was answered; whether it was
-        time. A broker that does not answer may still send its log.
+        """Asks now and then where the broker's log begins and ends, and takes what was answered; whether it was time.
+
+        A broker that does not answer may still send its log.
         """
         now_s = self._clock.monotonic_s()
         is_time = now_s >= self._look_s

@@ -89,7 +89,7 @@ def test_a_follower_killed_while_its_bucket_refuses_everything_goes_on_and_catch
     cluster, chance = begin(), random.Random(f"{SEED} refused")
     broker, bucket = cluster.broker, s3_server.new_bucket()
     monkeypatch.setenv("TIERLOG_S3_ENDPOINT", s3_server.endpoint_url)
-    follower = FollowProcess(tmp_path, broker, bucket=f"s3://{bucket}/archive", endpoint_url=s3_server.endpoint_url)
+    follower = FollowProcess(tmp_path, broker, f"s3://{bucket}/archive", s3_server.endpoint_url)
     try:
         follower.start()
         first = cluster.flood(count=1000).end()
