@@ -16,7 +16,7 @@ from tierlog.service.config.follow import FollowSettings
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError, UnavailableError
 from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
+from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE, BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, dledger_error
@@ -35,8 +35,6 @@ from tierlog.tiering.rocketmq.remoting import (
 
 #: Where segments of a broker's directory get their second name.
 HELD_FOLDER = "tierlog-held"
-#: What a broker in controller mode keeps in its directory, and no other.
-_EPOCHS_FILE = "epochFileCheckpoint"
 #: How the folder begins in which one with DLedger has its log.
 _DLEDGER_FOLDER = "dledger-"
 _PROBE_S = 1.0
@@ -259,7 +257,7 @@ class DirectoryBroker:
         """Asks its settings, and while they are not known its files."""
         if self._facts is not None:
             return self._facts.is_controller_mode
-        return self._fs.exists(self._root / _EPOCHS_FILE)
+        return self._fs.exists(self._root / EPOCH_FILE)
 
     def _has_dledger(self) -> bool:
         if self._facts is not None:

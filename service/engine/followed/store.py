@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Self
 
 from tierlog.service.config.settings import Settings
-from tierlog.service.engine.followed.changes import finish_gap
+from tierlog.service.engine.followed.changes import finish_gap, gap_declared_ms
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
 from tierlog.service.engine.restore import restore_volume
@@ -133,11 +133,23 @@ class FollowedStore:
         return max(0, self._hot.last_store_ms)
 
     @property
-    def gap_bytes(self) -> int:
-        """Bytes of the broker's log that are declared to be nowhere, as the archive says; 0 while it is not known."""
+    def gap_bytes(self) -> int | None:
+        """Bytes of the broker's log that are declared to be nowhere, as the archive says; None while it is not known.
+
+        A 0 in its place would have a restart look as if all of them were lost again.
+        """
+        archive = self._parts.archive
+        if archive is None:
+            return 0
+        head = archive.manifest.head
+        return None if head is None else sum(lost.next - lost.first for lost in head.lost)
+
+    @property
+    def gap_declared_ms(self) -> int | None:
+        """When the newest of them were; None if there are none, and while it is not known."""
         archive = self._parts.archive
         head = None if archive is None else archive.manifest.head
-        return 0 if head is None else sum(lost.next - lost.first for lost in head.lost)
+        return None if head is None else gap_declared_ms(head)
 
     def flush(self) -> int:
         """Makes all whole records durable; returns :attr:`end`."""

@@ -273,6 +273,18 @@ def nameserver(built: Path, folder: Path, **settings: object) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def controller(built: Path, folder: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """A nameserver that says which broker is master; its address, and what its brokers are told."""
+    address = f"127.0.0.1:{free_port()}"
+    settings = {
+        "enableControllerInNamesrv": "true", "controllerDLegerGroup": "group", "controllerDLegerSelfId": "n0",
+        "controllerDLegerPeers": f"n0-{address}", "controllerStorePath": folder / "controller",
+    }  # fmt: skip
+    with nameserver(built, folder, **settings) as found:
+        yield found, {"enableControllerMode": "true", "controllerAddr": address}
+
+
+@contextlib.contextmanager
 def _server(
     built: Path, folder: Path, arguments: tuple[str, ...], *, heap: str = "512m", is_brief: bool = True
 ) -> Iterator[LineProgram]:
