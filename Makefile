@@ -14,6 +14,8 @@ WORKERS ?= 3
 SEED ?=
 # How long `make soak` takes; memory is judged in its second half.
 SOAK_MINUTES ?= 30
+# How long the producer of `make follow-soak` sends at full speed.
+FOLLOW_MINUTES ?= 10
 # What `make image` calls its result, and what it builds: runtime or spark.
 IMAGE ?= tierlog:latest
 # Which index of known holes `make audit` asks: pypi or osv.
@@ -75,12 +77,12 @@ PYTEST_SPARK := $(BIN)/python -m pytest -n 0 $(if $(PYTEST_ARGS),,tests/spark te
 # What PYTEST_ARGS name may all belong to the other of the two runs.
 OR_NONE := $(if $(PYTEST_ARGS),|| test $$? = 5)
 
-.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s test-arm64 check fmt bench soak sbom audit lock clean
+.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s test-arm64 check fmt bench soak follow-soak sbom audit lock clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  SOAK_MINUTES=5  BENCH=benchmarks/name.py  IMAGE=name:tag  ADVISORIES=osv"
+	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  SOAK_MINUTES=5  FOLLOW_MINUTES=2  BENCH=benchmarks/name.py  IMAGE=name:tag  ADVISORIES=osv"
 
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
 	@$(BIN)/python -m tierlog.service.demo $(RUN_ARGS)
@@ -163,6 +165,9 @@ bench: $(VENV)/bench.stamp ## run the benchmarks of docs/performance.md, or the 
 
 soak: $(VENV)/dev.stamp ## everything at once for SOAK_MINUTES, with kills: no wrong answer, and memory does not grow
 	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+
+follow-soak: $(VENV)/dev.stamp ## a real RocketMQ broker at full speed for FOLLOW_MINUTES: both sources have all of it (JDK, Maven, 15 GB)
+	@$(BIN)/python -m tests.soak.follow_soak --minutes $(FOLLOW_MINUTES)
 
 image: ## build the container image IMAGE with docker, podman or buildah (docs/containers.md)
 	@TARGET=$(TARGET) docker/build.sh $(IMAGE)

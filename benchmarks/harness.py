@@ -8,6 +8,7 @@ ratio is that of each turn, so that a machine which slows down for a while slows
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -24,6 +25,7 @@ from pathlib import Path
 from tests.tools.java_programs import rocketmq_version
 
 RESULTS = Path(__file__).parent / "results"
+_CONFIDENCE = 0.95
 _LIBRARIES = ("numpy", "numba", "llvmlite", "pyarrow", "zstandard", "fastapi", "uvicorn", "rocksdict", "lmdb")
 #: Does its work once, and says how many of the unit a second that was.
 Side = Callable[[], float]
@@ -139,6 +141,17 @@ def processor_s(pid: int) -> float:
 def drained() -> None:
     """Wait until what was written before has reached the disk, which would slow the next side down."""
     os.sync()
+
+
+def interval(ratios: Sequence[float]) -> str:
+    """Where the median of all such ratios lies with 95 % or more, by their order alone."""
+    ordered, count = sorted(ratios), len(ratios)
+    outside, cut = 0.0, 0
+    while cut < count // 2 and (more := outside + 2 * math.comb(count, cut) / 2**count) <= 1 - _CONFIDENCE:
+        outside, cut = more, cut + 1
+    if not cut:
+        return f"{count} turns are too few for an interval"
+    return f"the median lies within {ordered[cut - 1]:.3f} and {ordered[-cut]:.3f} with {1 - outside:.0%}"
 
 
 def spread(figures: Sequence[float]) -> str:

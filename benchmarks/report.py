@@ -23,11 +23,11 @@ _RATIOS = "performance-ratios.svg"
 BENCHMARKS = (
     "limits", "append", "append_single", "group_commit", "dispatch", "index_put", "compaction", "index_object",
     "hot_lookup", "compacted_lookup", "pull", "pull_records", "download", "http_load", "rocketmq_door",
-    "archive_segment", "cold_read",
-    "recovery", "start", "memory", "soak",
+    "follow", "archive_segment", "cold_read",
+    "recovery", "start", "memory", "soak", "follow_soak",
 )  # fmt: skip
-#: Takes half an hour, and is asked for with ``make soak``.
-ONLY_BY_NAME = frozenset({"soak"})
+#: Take half an hour and ten minutes, and are asked for with ``make soak`` and ``make follow-soak``.
+ONLY_BY_NAME = frozenset({"soak", "follow_soak"})
 
 _HEAD = """\
 # How fast

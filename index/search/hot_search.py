@@ -77,11 +77,11 @@ class HotSearch:
         if query.key is not None:
             if self._missing:
                 yield self._task(ALL_TIME, "index", self._not_indexed, counter="index_unreachable")
-            run = partial(self._by_key, query, within, generations[0].begin, generations[-1].end)
+            run = partial(self._by_key, query, within, generations)
             yield self._task(ALL_TIME, "index", run, counter="index_unreachable")
         else:
             for generation in generations:
-                yield from self._by_time(generation.name, query, within)
+                yield from self._by_time(generation, query, within)
 
     @property
     def first_ms(self) -> int | None:
@@ -103,7 +103,7 @@ class HotSearch:
     # by key
 
     def _by_key(
-        self, query: Query, within: TimeRange, begin: int, end: int, context: SearchContext
+        self, query: Query, within: TimeRange, generations: Sequence[Generation], context: SearchContext
     ) -> Iterator[SearchTask]:
         assert query.key is not None
         damaged: dict[int, CorruptIndexError] = {}
@@ -115,17 +115,19 @@ class HotSearch:
             self._index.note_damage(error)
             yield self._task(ALL_TIME, f"index/{begin_ms}", partial(_fail, error), counter="index_unreachable")
         offsets = hits["physical_offset"]
-        begin, end = max(begin, self._snapshot.border), min(end, self._snapshot.end)
-        hits = hits[(offsets >= begin) & (offsets < end)]
+        parts = [(max(each.begin, self._snapshot.border), min(each.end, self._snapshot.end)) for each in generations]
+        hits = hits[np.any([(offsets >= begin) & (offsets < end) for begin, end in parts], axis=0)]
         for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
             run = partial(self._messages, group, query, within)
             yield self._task(bounds, "commitlog", run)
 
     # by time
 
-    def _by_time(self, name: str, query: Query, within: TimeRange) -> Iterator[SearchTask]:
-        topic = self._hot.topics.of_log(name)
+    def _by_time(self, generation: Generation, query: Query, within: TimeRange) -> Iterator[SearchTask]:
+        topic = self._hot.topics.of_log(generation.name)
         for queue in shown_queues(self._hot, self._snapshot, topic).values():
+            if query.without is not None:
+                queue = queue.between(generation.begin, generation.end)
             try:
                 yield from self._of_queue(queue, query, within)
             except CorruptionError as error:
@@ -349,9 +351,9 @@ class HotTierSearch(StoreSearch):
     ) -> Iterator[SearchTask]:
         """Pins the hot tier and searches it."""
         snapshot = stack.enter_context(self._hot.snapshot())
-        generations = self._hot.topics.ranges(query.topic)
+        generations = query.within_log(self._hot.topics.ranges(query.topic))
         erased, hot = self._known.current(), None
-        if max(snapshot.end, snapshot.visible) > snapshot.border:
+        if generations and max(snapshot.end, snapshot.visible) > snapshot.border:
             covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
             hot = HotSearch(self.store_id, self._hot, self._index, snapshot=snapshot, claim=claim, erased=erased)
         first_ms = hot.first_ms if hot is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from tierlog.index.search.filters import MessageFilters
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
-from tierlog.tiering.format.generation import record_topic
+from tierlog.tiering.format.generation import Generation, record_topic
 from tierlog.tiering.message.batch import validate_key, validate_topic_or_generation
 from tierlog.tiering.message.stored_message import Place, StoredMessage
 from tierlog.tiering.objects.object_store import usd_of
@@ -60,12 +61,23 @@ class Query:
 
     For who asks whether there is anything: the coverage does not tell of what was left out.
     """
+    without: tuple[int, int] | None = None
+    """Leave out messages of this physical range ``[first, next)``: somebody else has them, and answers with them."""
 
     @property
     def of_records(self) -> Query:
         """The query with the topic that records have, if it names a generation."""
         topic = record_topic(self.topic)
         return self if topic == self.topic else replace(self, topic=topic)
+
+    def within_log(self, generations: Sequence[Generation]) -> tuple[Generation, ...]:
+        """Returns what of these generations lies in the part of the log that is asked for."""
+        if self.without is None:
+            return tuple(generations)
+        first, following = self.without
+        parts = [each._replace(end=min(each.end, first)) for each in generations]
+        parts += [each._replace(begin=max(each.begin, first, following)) for each in generations]
+        return tuple(each for each in parts if each.begin < each.end)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filters", MessageFilters.of(self.tag, self.contains, self.where))

@@ -126,7 +126,7 @@ class ArchiveSearch(StoreSearch):
                     context.when_counted(lambda: claim.end_before(end_ms))
                 reader = manifest.reader(context.chain.for_manifest())
                 try:
-                    generations = generations_of(manifest, reader, head, query.topic)
+                    generations = query.within_log(generations_of(manifest, reader, head, query.topic))
                 except TopicNotFoundError:
                     if self._may_lack_topic:
                         return

@@ -31,6 +31,7 @@ from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.types import Boundary, Durability, PullStatus
+from tierlog.tiering.format.generation import lasting_name, record_topic
 from tierlog.tiering.remote.endpoint import ServiceAddress
 from tierlog.tiering.remote.http_client import HttpClient
 
@@ -57,14 +58,21 @@ class ServedQueueEnds:
     """Ranges ``[first, next)`` that a restore left out; None while the service's archive does not answer."""
     store_id: str | None = None
     """Where a querier answers for several stores."""
+    generation: int | None = None
+    """The number of the topic's generation, of a topic that was made again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTopic:
-    """A topic and all its queues."""
+    """A topic, or a generation of it, and all its queues."""
 
     name: str
     queues: tuple[ServedQueueEnds, ...]
+
+    @property
+    def lasting_name(self) -> str:
+        """Its name that never comes to mean another generation; of a topic of one store."""
+        return lasting_name(record_topic(self.name), self.queues[0].generation if self.queues else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +205,12 @@ def _topic(found: Json) -> ServedTopic:
         found["topic"],
         tuple(
             ServedQueueEnds(
-                queue["queue_id"], queue["min_offset"], queue["max_offset"], queue["gaps"], queue.get("store_id")
+                queue["queue_id"],
+                queue["min_offset"],
+                queue["max_offset"],
+                queue["gaps"],
+                queue.get("store_id"),
+                queue.get("generation"),
             )
             for queue in found["offsets"]
         ),

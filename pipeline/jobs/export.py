@@ -35,6 +35,7 @@ from tierlog.pipeline.jobs.job import Job, JobContext, Summary, TaskFailure, run
 from tierlog.pipeline.read.partitions import PART_BYTES, SegmentPart, plan_parts, read_parts
 from tierlog.tiering.base.errors import InvalidRequestError, ObjectNotFoundError, PreconditionFailedError, StoreError
 from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.message.batch import validate_topic_or_generation
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url
 
@@ -61,7 +62,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cold", required=True, metavar="URL", help="the archive")
     parser.add_argument("--out", required=True, metavar="URL", help="a folder for this export alone")
     parser.add_argument("--store", action="append", default=[], metavar="ID", help="only this store; may be repeated")
-    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
+    parser.add_argument(
+        "--topic", action="append", default=[], help="only this topic or generation of one; may be repeated"
+    )
     parser.add_argument("--from", dest="from_time", metavar="TIME", help="stored at this time or later: ms or RFC 3339")
     parser.add_argument("--to", dest="to_time", metavar="TIME", help="stored before this time")
     parser.add_argument("--json-schema", metavar="DDL", help='bodies are JSON: "id long, name string"')
@@ -109,9 +112,10 @@ def _request(arguments: argparse.Namespace) -> ExportRequest:
         )
     if arguments.task_bytes < 1:
         raise InvalidRequestError("--task-bytes is at least 1")
+    topics = {validate_topic_or_generation(name) for name in arguments.topic}
     return ExportRequest(
         cold=canonical_url(arguments.cold), stores=tuple(sorted(set(arguments.store))),
-        topics=tuple(sorted(set(arguments.topic))), from_ms=from_ms, to_ms=to_ms, json_schema=arguments.json_schema,
+        topics=tuple(sorted(topics)), from_ms=from_ms, to_ms=to_ms, json_schema=arguments.json_schema,
         task_bytes=arguments.task_bytes,
     )  # fmt: skip
 
@@ -144,7 +148,7 @@ def tasks_of(plan: ExportPlan) -> Iterator[ExportTask]:
     """Returns all tasks of a plan, always the same."""
     number = count()
     for store in plan.stores.values():
-        for parts in plan_parts(store, plan.request.predicate, part_bytes=plan.request.task_bytes):
+        for parts in plan_parts(store, plan.request.predicate_of(store), part_bytes=plan.request.task_bytes):
             yield ExportTask(next(number), store.store_id, parts)
 
 
@@ -156,7 +160,8 @@ def write_task(objects: ObjectStore, task: ExportTask, plan: ExportPlan, schema:
     """Writes the files of a task, then its record; runs on an executor."""
     writer = TableWriter(objects, plan.table, task.number)
     unparsed = 0
-    for batch in read_parts(plan.stores[task.store_id], task.parts, plan.request.predicate):
+    store = plan.stores[task.store_id]
+    for batch in read_parts(store, task.parts, plan.request.predicate_of(store)):
         if schema is None:
             writer.add(batch)
         else:

@@ -33,6 +33,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore
+from tierlog.pipeline.read.partitions import of_topics
 from tierlog.pipeline.read.predicate import Predicate, ValueRange
 from tierlog.pipeline.read.views import MESSAGES
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError
@@ -61,10 +62,9 @@ class ExportRequest:
     json_schema: str | None
     task_bytes: int
 
-    @property
-    def predicate(self) -> Predicate:
-        """The messages that are requested."""
-        return Predicate(topics=frozenset(self.topics) or None, stored=ValueRange(self.from_ms, self.to_ms))
+    def predicate_of(self, store: PinnedStore) -> Predicate:
+        """Returns the messages that are requested of a store."""
+        return of_topics(Predicate(stored=ValueRange(self.from_ms, self.to_ms)), store, self.topics)
 
     def to_json(self) -> dict[str, object]:
         """Returns the JSON form."""

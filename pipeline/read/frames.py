@@ -144,6 +144,9 @@ def read_frames(
 
     def choose(runs: pa.Table) -> NDArray[np.bool_]:
         found = predicate.may_match({name: runs[name].to_numpy() for name in _BOUNDS})
+        if predicate.generations is not None:
+            names = pa.array([each.name for each in predicate.generations], pa.string())
+            found &= pc.is_in(runs["topic"].cast(pa.string()), value_set=names).to_numpy(zero_copy_only=False)
         return found if frames is None else found & np.isin(runs["frame"].to_numpy(), list(frames))
 
     runs = share.of(list(segment.chosen_runs(predicate.topics, choose)))

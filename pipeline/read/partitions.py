@@ -15,9 +15,9 @@ names. Records keep their positions then, so that the task goes on in the newer 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -37,7 +37,7 @@ from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.types import EVER, Tier, TimeRange
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
 from tierlog.tiering.cold.segment.reader import SegmentReader
-from tierlog.tiering.format.generation import record_topic
+from tierlog.tiering.format.generation import is_numbered, ranges_of, record_topic
 from tierlog.tiering.format.manifest import LogEntry
 from tierlog.tiering.format.sorted_segment import frames_of_seek_table
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -63,6 +63,19 @@ class SegmentPart:
 
     entry: LogEntry
     share: Share = WHOLE
+
+
+def of_topics(predicate: Predicate, store: PinnedStore, names: Collection[str]) -> Predicate:
+    """Returns the predicate for messages of these topics in a store, none meaning all; ``name@1`` means a generation.
+
+    The state of the store is read if one does. Raises what reading it raises.
+    """
+    topics = frozenset(map(record_topic, names)) or None
+    generations = None
+    if any(map(is_numbered, names)):
+        known = store.manifest.state(store.manifest.reader(), store.head).topics
+        generations = tuple(sorted({one for name in names for one in ranges_of(known, name)}))
+    return replace(predicate, topics=topics, generations=generations)
 
 
 def plan_parts(
@@ -117,15 +130,15 @@ def read_part(store: PinnedStore, part: SegmentPart, predicate: Predicate) -> It
 def despite_rewriting(
     store: PinnedStore, entry: LogEntry, read: Callable[[PinnedStore, LogEntry], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields what ``read`` gives of a segment in queue order; from the newest head on if the object is gone.
+    """Yields what ``read`` gives of a segment; from the newest head on if the object is gone, what did not come before.
 
     Raises :class:`ObjectNotFoundError` if that head names the object too, or no longer has the segment.
     """
-    last: pa.RecordBatch | None = None
+    seen: list[pa.Array] = []
     try:
         for batch in read(store, entry):
             yield batch
-            last = batch.slice(batch.num_rows - 1)
+            seen.append(batch.column("physical_offset"))
         return
     except ObjectNotFoundError as error:
         newer = pin(store.url, store.store_id)
@@ -135,18 +148,11 @@ def despite_rewriting(
             raise ObjectNotFoundError(error.message, path=error.path or entry.key, hint=hint) from error
         if found is None or newer.head.version == store.head.version:
             raise
+    known = pa.chunked_array(seen, pa.int64())
     for batch in read(newer, found):
-        rest = batch if last is None else _behind(batch, last)
+        rest = batch.filter(pc.invert(pc.is_in(batch.column("physical_offset"), value_set=known)))
         if rest.num_rows:
             yield rest
-
-
-def _behind(batch: pa.RecordBatch, last: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows that come after a row in the order of queues."""
-    topics, queues, offsets = (batch.column(name) for name in ("topic", "queue_id", "queue_offset"))
-    topic, queue, offset = (last.column(name)[0] for name in ("topic", "queue_id", "queue_offset"))
-    is_later = pc.or_(pc.greater(queues, queue), pc.and_(pc.equal(queues, queue), pc.greater(offsets, offset)))
-    return batch.filter(pc.or_(pc.greater(topics, topic), pc.and_(pc.equal(topics, topic), is_later)))
 
 
 def time_range_of(shown: ValueRange) -> TimeRange:
@@ -191,7 +197,7 @@ def _records_by_segment(store: PinnedStore, reader: ArchiveReader, predicate: Pr
     stored = None if predicate.stored == ANY else time_range_of(predicate.stored)
     from_offset = predicate.physical_offsets.first or 0
     for state in manifest.state(reader, head).topics:
-        if record_topic(state.name) not in (predicate.topics or ()):
+        if not predicate.includes_entry(state.name):
             continue
         for piece in manifest.queue_row_pieces(reader, head, state.topic_id, stored=stored, from_offset=from_offset):
             rows = piece[predicate.may_match(piece)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tierlog.pipeline.read.views import FIRST_SHOWN_MS, LAST_SHOWN_MS, shown_ms
 from tierlog.tiering.base.types import TimeRange
+from tierlog.tiering.format.generation import Generation, record_topic
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.message.arrow_schema import key_pairs
 
@@ -66,6 +67,8 @@ class Predicate:
     stored: ValueRange = ANY
     keys: frozenset[str] | None = None
     tags: frozenset[str] | None = None
+    generations: tuple[Generation, ...] | None = None
+    """Those of the topics, in one store; None: all."""
 
     @classmethod
     def of(cls, topics: Sequence[str] = (), stored: TimeRange | None = None) -> Predicate:
@@ -77,6 +80,12 @@ class Predicate:
         """Returns the same predicate for fewer records."""
         return replace(self, physical_offsets=self.physical_offsets.meet(physical_offsets))
 
+    def includes_entry(self, name: str) -> bool:
+        """Whether the entry of a topic, or of a generation, may have a record that fits."""
+        if self.generations is not None:
+            return any(each.name == name for each in self.generations)
+        return self.topics is None or record_topic(name) in self.topics
+
     def may_match(self, runs: Mapping[str, IntArray] | NDArray[np.void]) -> NDArray[np.bool_]:
         """Whether any record of each run may fit, of whatever topic it is, by the bounds of their store times."""
         return self.stored.overlap(_shown(runs["min_store_ms"]), _shown(runs["max_store_ms"]))
@@ -85,8 +94,15 @@ class Predicate:
         """Whether a record fits, but for its keys and its tag, of which :meth:`chosen` knows."""
         return (
             (self.topics is None or record.topic in self.topics)
+            and self._is_of_generations(record)
             and self.physical_offsets.contains(record.physical_offset)
             and self.stored.contains(shown_ms(record.store_ms))
+        )
+
+    def _is_of_generations(self, record: Record) -> bool:
+        return self.generations is None or any(
+            record_topic(each.name) == record.topic and each.begin <= record.physical_offset < each.end
+            for each in self.generations
         )
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:

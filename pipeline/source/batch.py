@@ -33,6 +33,7 @@ from tierlog.pipeline.read.partitions import (
     PART_BYTES,
     HitsPart,
     SegmentPart,
+    of_topics,
     plan_key_reads,
     plan_parts,
     read_hits,
@@ -43,7 +44,7 @@ from tierlog.pipeline.read.views import keyed, projected, pulled_batch, shown_ms
 from tierlog.pipeline.source.options import SourceOptions, View
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.types import PullStatus
-from tierlog.tiering.format.generation import record_topic
+from tierlog.tiering.format.generation import asked_name, is_wanted
 
 _LOG = logging.getLogger(__name__)
 _MESSAGE_BYTES = 1 << 10
@@ -77,12 +78,12 @@ class BatchReader(DataSourceReader):
         self._archive: ArchiveSnapshot | None = None
         if options.cold is not None:
             self._archive = ArchiveSnapshot.take(options.cold, () if options.store is None else (options.store,))
+        #: Of all topics; and of those that are wanted, by store.
         self._predicate = Predicate(
-            options.topics or None,
-            stored=ValueRange(options.from_ms, options.to_ms),
-            keys=options.keys,
-            tags=options.tags,
+            stored=ValueRange(options.from_ms, options.to_ms), keys=options.keys, tags=options.tags
         )
+        stores = self._archive.stores if self._archive is not None else {}
+        self._predicates = {name: of_topics(self._predicate, store, options.topics) for name, store in stores.items()}
 
     def __getstate__(self) -> dict[str, object]:
         """Returns the state that executors need."""
@@ -97,7 +98,7 @@ class BatchReader(DataSourceReader):
             warn_of_lost(self._archive.stores.values(), self._options.from_ms, self._options.to_ms)
             for store in self._archive.stores.values():
                 found += self._of_archive(store)
-        if len(found) > 1 and self._predicate == EVERYTHING:
+        if len(found) > 1 and self._predicate == EVERYTHING and not self._options.topics:
             _LOG.warning(
                 "%d tasks read everything: a condition in where(…) comes after that; options topic, key, from, to and "
                 "tag leave out what is not wanted before it is read", len(found),
@@ -105,13 +106,13 @@ class BatchReader(DataSourceReader):
         return found
 
     def _of_archive(self, store: PinnedStore) -> Iterator[InputPartition]:
-        part_bytes, to_scan = self._options.partition_bytes, ANY
-        by_key = plan_key_reads(store, self._predicate, part_bytes=part_bytes or PART_BYTES)
+        part_bytes, to_scan, predicate = self._options.partition_bytes, ANY, self._predicates[store.store_id]
+        by_key = plan_key_reads(store, predicate, part_bytes=part_bytes or PART_BYTES)
         if by_key is not None:
             indexed, to_scan = ValueRange(end=store.head.indexed_to), ValueRange(store.head.indexed_to)
             for hits in by_key:
                 yield ArchivePartition(store.store_id, hits, indexed)
-        for parts in plan_parts(store, self._predicate.within(to_scan), part_bytes=part_bytes):
+        for parts in plan_parts(store, predicate.within(to_scan), part_bytes=part_bytes):
             yield ArchivePartition(store.store_id, parts, to_scan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,7 +128,7 @@ class BatchReader(DataSourceReader):
         elif isinstance(partition, ArchivePartition):
             assert self._archive is not None
             store = self._archive.stores[partition.store_id]
-            predicate = self._predicate.within(partition.physical_offsets)
+            predicate = self._predicates[store.store_id].within(partition.physical_offsets)
             for part in partition.parts:
                 if isinstance(part, HitsPart):
                     yield from read_hits(store, part, predicate)
@@ -161,14 +162,15 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Itera
         above = _above(options, archive, store_id, int(stats["log_end"]))
         log_begin, task_bytes = int(stats["log_begin"]), options.partition_bytes or PART_BYTES
         for topic in client.topics():
-            if options.topics and record_topic(topic.name) not in options.topics:
+            if not is_wanted(topic.lasting_name, options.topics):
                 continue
+            name = asked_name(topic.lasting_name)  # which a generation that begins meanwhile does not change
             for queue in topic.queues:
-                first = _first_at_or_above(client, topic.name, queue, above)
+                first = _first_at_or_above(client, name, queue, above)
                 task = PulledPartition(
                     url=options.url,
                     store_id=store_id,
-                    topic=topic.name,
+                    topic=name,
                     queue_id=queue.queue_id,
                     first=0,
                     end=0,
@@ -176,8 +178,8 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Itera
                 )
                 if archive is not None and log_begin < above:
                     store = archive.stores[store_id]
-                    for begin, end in _holes(client, store, topic.name, queue=queue, end=first, log_begin=log_begin):
-                        hole = (_present_from(client, topic.name, queue, begin), end)
+                    for begin, end in _holes(client, store, name, queue=queue, end=first, log_begin=log_begin):
+                        hole = (_present_from(client, name, queue, begin), end)
                         for start, end in _ranges(queue, hole, task_bytes):
                             yield replace(task, first=start, end=end, physical_offsets=ValueRange(log_begin, above))
                 for start, end in _ranges(queue, (first, queue.max_offset), task_bytes):

@@ -12,7 +12,7 @@ from typing import Any
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.times import parse_time
 from tierlog.tiering.base.types import Durability
-from tierlog.tiering.message.batch import validate_topic
+from tierlog.tiering.message.batch import validate_topic_or_generation
 from tierlog.tiering.objects.urls import canonical_url
 from tierlog.tiering.remote.endpoint import ServiceAddress
 
@@ -89,9 +89,12 @@ class SourceOptions:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics of a read, written with commas between; none: all. :class:`InvalidRequestError` for no name."""
+        """The topics of a read, written with commas between, each with all its generations or, as ``name@1``, with one.
+
+        None: all. :class:`InvalidRequestError` for no name.
+        """
         names = self.topic.split(",") if self.topic is not None else ()
-        return frozenset(validate_topic(name.strip()) for name in names)
+        return frozenset(validate_topic_or_generation(name.strip()) for name in names)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: SourceUse) -> SourceOptions:

@@ -6,6 +6,7 @@ a long backlog does not burden the service. Queue offsets are the same in both t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,11 +18,14 @@ from tierlog.pipeline.source.stream_offsets import Gaps, QueueKey, QueueRange
 from tierlog.tiering.base.errors import StoreMismatchError, UnavailableError
 from tierlog.tiering.base.types import Boundary, PullStatus
 from tierlog.tiering.cold.manifest.store import despite_deletion
-from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.format.generation import asked_name, lasting_name, record_topic
+from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.format.store_state import TopicState
 from tierlog.tiering.lifecycle.takeover import QUEUE_STEP
 from tierlog.tiering.read.archived_offsets import DeclaredGaps, FirstOffsets, queue_rows_from
 from tierlog.tiering.read.fetcher import Fetcher
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +65,35 @@ class ArchivedQueues:
         self._gaps = DeclaredGaps(self._manifest)
         self._firsts = FirstOffsets(self._manifest)
         self._fetcher = Fetcher(store_id, None, self._manifest)
-        #: By the names of entries, which no new generation changes, and what people call them.
+        #: By their lasting names.
         self._topics: Mapping[str, TopicState] = {}
-        self._shown: Mapping[str, str] = {}
+        self._told: set[LostRange] = set()
         self._seen: tuple[int, dict[QueueKey, QueueBounds]] = (-1, {})
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
         """Queues as far as they are archived."""
         head = self._manifest.refresh()
         if head.version != self._seen[0]:
+            self._warn_of_lost(head)
             self._seen = head.version, despite_deletion(self._manifest, head, self._bounds)
         return self._seen[1]
 
+    def _warn_of_lost(self, head: Head) -> None:
+        """Says once of each range of a followed log that nobody has: no offset, and no row, tells that it was there."""
+        for lost in head.lost:
+            if lost not in self._told:
+                _LOG.warning("store %s is not complete: %s", self._store_id, lost.error().message)
+                self._told.add(lost)
+
     def _bounds(self, head: Head) -> dict[QueueKey, QueueBounds]:
         state = self._manifest.state(self._manifest.reader(), head)
-        self._topics = {topic.name: topic for topic in state.listed}
-        self._shown = {topic.name: state.shown_name(topic) for topic in state.listed}
+        self._topics = {lasting_name(record_topic(topic.name), state.number_of(topic)): topic for topic in state.listed}
         found = {}
-        for topic in state.listed:
+        for name, topic in self._topics.items():
             for queue_id in range(topic.queues):
                 gaps = tuple(gap[2:] for gap in self._gaps.of(head, topic.topic_id, queue_id))
                 end = self._end(head, topic, queue_id, gaps, is_state_archived=state.log_end <= head.archived_to)
-                key = QueueKey(self._store_id, topic.name, queue_id)
+                key = QueueKey(self._store_id, name, queue_id)
                 found[key] = QueueBounds(end or 0, gaps, is_certain=end is not None)
         return found
 
@@ -101,11 +112,11 @@ class ArchivedQueues:
         topic, end = self._topics[key.topic], self._seen[1][key].end
         head = self._manifest.head
         assert head is not None
-        return max(offset, self._firsts.find(key.topic, topic.topic_id, key.queue_id, head.archived_to, end))
+        return max(offset, self._firsts.find(topic.name, topic.topic_id, key.queue_id, head.archived_to, end))
 
     def at_time(self, key: QueueKey, time_ms: int) -> int:
         """See :class:`StreamQueues`."""
-        return self._fetcher.offset_by_time(self._shown[key.topic], key.queue_id, time_ms, Boundary.LOWER)
+        return self._fetcher.offset_by_time(asked_name(key.topic), key.queue_id, time_ms, Boundary.LOWER)
 
     def reach(self, wanted: QueueRange) -> int:
         """Returns the end of what the archive has of a range without a hole; its first offset if it has nothing of it.
@@ -145,7 +156,7 @@ class ServedQueues:
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
         """Returns all queues as far as the service shows them."""
         self._ends = {
-            QueueKey(self._store_id, topic.name, queue.queue_id): queue
+            QueueKey(self._store_id, topic.lasting_name, queue.queue_id): queue
             for topic in self._client.topics()
             for queue in topic.queues
         }
@@ -164,12 +175,12 @@ class ServedQueues:
         known = self._ends.get(key)
         if known is not None and known.min_offset <= offset:
             return offset
-        page = self._client.pull(key.topic, key.queue_id, offset, 1)
+        page = self._client.pull(asked_name(key.topic), key.queue_id, offset, 1)
         return page.next_offset if page.status is PullStatus.OFFSET_TOO_SMALL else offset
 
     def at_time(self, key: QueueKey, time_ms: int) -> int:
         """See :class:`StreamQueues`."""
-        return self._client.offset_by_time(key.topic, key.queue_id, time_ms)
+        return self._client.offset_by_time(asked_name(key.topic), key.queue_id, time_ms)
 
     def close(self) -> None:
         """Closes the client."""

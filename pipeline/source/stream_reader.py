@@ -39,6 +39,7 @@ from tierlog.pipeline.source.stream_offsets import (
 from tierlog.pipeline.source.stream_queues import AllQueues, QueueBounds, StreamQueues
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreMismatchError, TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.format.generation import asked_name, is_wanted
 from tierlog.tiering.lifecycle.takeover import QUEUE_STEP
 from tierlog.tiering.read.fetcher import Fetcher
 
@@ -126,18 +127,18 @@ class StreamPlanner:
 
     def _chosen(self) -> Bounds:
         bounds = self._queues.bounds()
-        chosen = {key: bounds[key] for key in sorted(bounds) if not self._topics or key.topic in self._topics}
+        chosen = {key: bounds[key] for key in sorted(bounds) if is_wanted(key.topic, self._topics)}
         self.seen = {key: found.end for key, found in chosen.items()}
         return chosen
 
     def _require_topics(self, bounds: Bounds) -> None:
-        missing = sorted(self._topics - {key.topic for key in bounds})
+        missing = sorted(name for name in self._topics if not any(is_wanted(key.topic, (name,)) for key in bounds))
         if missing:
             raise TopicNotFoundError(f"no such topic {', '.join(map(repr, missing))}", hint="make it before the stream")
 
     def _check_all_there(self, start: StreamOffset, bounds: Bounds) -> None:
         for key in sorted(start.next.keys() - bounds.keys()):
-            if start.next[key] and (not self._topics or key.topic in self._topics):
+            if start.next[key] and is_wanted(key.topic, self._topics):
                 self._lost(f"{key} is not there, but was read up to {start.next[key]}")
 
     def _beginning(self, key: QueueKey, end: int, *, is_new: bool) -> int | None:
@@ -335,7 +336,7 @@ def _from_archive(key: QueueKey, url: str) -> Pull:
     fetcher = _fetcher(url, key.store_id)
 
     def pull(offset: int, limit: int) -> Page:
-        found = fetcher.pull(key.topic, key.queue_id, offset, limit)
+        found = fetcher.pull(asked_name(key.topic), key.queue_id, offset, limit)
         return Page(found.status, found.next_offset, message_batch(found.messages))
 
     return pull
@@ -343,7 +344,7 @@ def _from_archive(key: QueueKey, url: str) -> Pull:
 
 def _from_service(key: QueueKey, client: ServiceClient) -> Pull:
     def pull(offset: int, limit: int) -> Page:
-        found = client.pull(key.topic, key.queue_id, offset, limit)
+        found = client.pull(asked_name(key.topic), key.queue_id, offset, limit)
         if any(message["store_id"] != key.store_id for message in found.messages):
             raise StoreMismatchError(f"the service does not serve store {key.store_id!r} any more")
         return Page(found.status, found.next_offset, pulled_batch(found.messages))

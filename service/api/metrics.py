@@ -238,6 +238,10 @@ class FollowCollector(Collector):
             each(lambda broker: None if broker.margin_ms is None else broker.margin_ms / 1000),
         )
         yield _metric("tierlog_follow_gap_bytes", each(lambda broker: broker.gap_bytes))
+        yield _metric(
+            "tierlog_follow_gap_timestamp_seconds",
+            each(lambda broker: None if broker.gap_declared_ms is None else broker.gap_declared_ms / 1000),
+        )
         states: dict[Labels, float] = {
             (broker.name, state.value): int(state is broker.state) for broker in brokers for state in FollowState
         }

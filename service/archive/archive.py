@@ -179,8 +179,10 @@ class Archive:
 
     def topic(self, name: str) -> TopicInfo:
         """Returns one topic; raises :class:`TopicNotFoundError`."""
-        for info in self.topics(name.__eq__):
-            return info
+        for store in self._stores.values():
+            found = store.topic(name)
+            if found is not None:
+                return found
         raise TopicNotFoundError(f"no such topic {name!r} in the archive")
 
     def files(self) -> list[FileInfo]:

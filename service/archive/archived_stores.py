@@ -52,18 +52,36 @@ class ArchivedStore:
         except ObjectNotFoundError:
             return []
 
-    def _topics(self, shows: Callable[[str], bool], store_id: str | None) -> list[TopicInfo]:
+    def topic(self, name: str) -> TopicInfo | None:
+        """Returns a topic as far as it is archived, or a generation of it; None if there is none."""
+        return next(iter(self._topics(every_topic, None, only=name)), None)
+
+    def named_topic(self, name: str) -> list[TopicInfo]:
+        """Returns the same with the store's id at each queue, if there is one."""
+        try:
+            return self._topics(every_topic, self.store_id, only=name)
+        except ObjectNotFoundError:
+            return []
+
+    def _topics(
+        self, shows: Callable[[str], bool], store_id: str | None, *, only: str | None = None
+    ) -> list[TopicInfo]:  # fmt: skip
         head, fetcher, found = self.manifest.refresh(), self.fetcher, []
         known = self.manifest.state(self.manifest.reader(), head)
+        wanted = None if only is None else known.find(only)
         for state in known.listed:
-            if not shows(record_topic(state.name)):
+            if not shows(record_topic(state.name)) or (only is not None and state != wanted):
                 continue
             name = known.shown_name(state)
             queues = []
             for queue in range(state.queues):
                 first, end = fetcher.offsets(name, queue)
                 gaps = fetcher.declared_gaps(name, queue)
-                queues.append(QueueInfo(queue, first, end, gaps, count_present(first, end, gaps), store_id))
+                queues.append(
+                    QueueInfo(
+                        queue, first, end, gaps, count_present(first, end, gaps), store_id, known.number_of(state)
+                    )
+                )
             found.append(
                 TopicInfo(
                     name=name,

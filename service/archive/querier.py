@@ -181,7 +181,7 @@ class ArchivedReader:
 
     def topic(self, name: str) -> TopicInfo:
         """Returns one archived topic; raises :class:`TopicNotFoundError`."""
-        for topic in self.topics(name.__eq__):
+        for topic in self._querier.only_archived(self._store_id).named_topic(name):
             return topic
         raise TopicNotFoundError(f"the archive of store {self._store_id!r} has no topic {name!r}")
 
@@ -456,7 +456,7 @@ class Querier:
         found, silent, unserved = self._everywhere(lambda services: self.fan_out.topic(services, name))
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
-            listed += store.named_topics(name.__eq__)
+            listed += store.named_topic(name)
         if listed:
             return reduce(merged, listed)
         self._refuse_if_silent(silent, f"whether there is a topic {name!r}")

@@ -84,7 +84,7 @@ def _queue_of(document: Json, store_id: str) -> QueueInfo:
     gaps = None if gaps is None else [(missing, present) for missing, present in gaps]
     # a node of an earlier version does not say how many there are
     messages = document["messages"] if "messages" in document else count_present(first, end, gaps)
-    return QueueInfo(document["queue_id"], first, end, gaps, messages, store_id)
+    return QueueInfo(document["queue_id"], first, end, gaps, messages, store_id, document.get("generation"))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,9 @@ delayOffset.json       of each level of delay, the first message that the follow
 ====================== ===========================================================================================
 
 A broker whose ``storePathRootDir`` is the store looks for them in its folder ``config``. Log, queues and the classic
-index are what RocketMQ reads already.
+index are what RocketMQ reads already, but for a topic that was made again: a broker knows its current generation alone,
+in the folder of the topic's name. Written to the store's own folder ``config``, the store becomes so
+(:func:`hand_over_queues`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +31,13 @@ from tierlog.service.delivery.group_topics import RETRY_PREFIX
 from tierlog.service.delivery.timers import LEVELS_MS
 from tierlog.service.dump.result import Dump
 from tierlog.service.engine.store import Store
-from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.fs import LocalFileSystem, replace_file
+from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
+from tierlog.tiering.base.fs import FileSystem, LocalFileSystem, replace_file
+from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.types import Boundary
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.format.generation import generations_of, is_numbered
+from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 #: Groups that consume what an archive node replays; no broker knows them.
@@ -57,9 +64,11 @@ def export_config(root: Path, target: Path) -> Dump:
         raise InvalidRequestError("no such folder", path=str(target.parent))
     with Store.open(root, read_only=True) as store:
         files = config_files(store)
+    fs = LocalFileSystem()
+    if target == root / "config":  # before the folder is there, so that it can be done again
+        hand_over_queues(fs, StorePaths(root))
     folder = Path(tempfile.mkdtemp(prefix=".tierlog-export-", dir=target.parent))
     try:
-        fs = LocalFileSystem()
         for name, document in files.items():
             replace_file(fs, folder / name, orjson.dumps(document, option=orjson.OPT_INDENT_2), folder)
         folder.chmod(0o755)
@@ -73,6 +82,43 @@ def export_config(root: Path, target: Path) -> Dump:
         "offsets": sum(map(len, files["consumerOffset.json"]["offsetTable"].values())),
     }
     return Dump("store", {"written": str(target), **told})
+
+
+def hand_over_queues(fs: FileSystem, paths: StorePaths) -> None:
+    """Gives the queues of current generations the folders of their topics; those of older ones go.
+
+    Whoever opens the store as ours derives all queues again: the checkpoint promises none of them any more, and once a
+    broker has written its own, the queues whose folder is gone are below their floors. Killed in here: the same; done
+    again, it does what is left. Raises :class:`ConflictError` for a store that was not stopped cleanly, as a broker
+    would then derive queues from records of older generations.
+    """
+    with fs.lock(paths.lock):
+        topics = TopicRegistry(fs, paths, 1, read_only=True, foreign=True).all()
+        made_again = sorted({topic.record_topic for topic in topics if is_numbered(topic.name)})
+        if not made_again:
+            return
+        if fs.exists(paths.abort):
+            hint = "open it once, let it stop, and do this again"
+            raise ConflictError("the store was not stopped cleanly", path=str(paths.root), hint=hint)
+        checkpoint = replace(Checkpoint.decode(fs.read(paths.checkpoint)), confirm_offset=0)
+        replace_file(fs, paths.checkpoint, checkpoint.encode(), paths.tmp)
+        for name in made_again:
+            *older, current = (paths.consumequeue / each.name for each in generations_of(topics, name))
+            if fs.is_dir(current):
+                for folder in older:
+                    _remove_queues(fs, folder)
+                fs.rename(current, paths.consumequeue / name)
+                fs.flush_dir(paths.consumequeue)
+
+
+def _remove_queues(fs: FileSystem, topic: Path) -> None:
+    if not fs.is_dir(topic):
+        return
+    for queue in fs.list_dir(topic):
+        for file in fs.list_dir(topic / queue):
+            fs.unlink(topic / queue / file)
+        fs.remove_dir(topic / queue)
+    fs.remove_dir(topic)
 
 
 def config_files(store: Store) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class QueueInfo:
     """
     store_id: str | None = None
     """The queue's store, in an answer about several stores."""
+    generation: int | None = None
+    """The number of the topic's generation, of a topic that was made again in the queue's store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -443,11 +443,14 @@ class ConsumerGroups:
         self,
         groups: Mapping[str, Mapping[tuple[str, int], int]],
         delay_offsets: Mapping[int, int] = MappingProxyType({}),
+        *,
+        made_again: Callable[[str], bool] = lambda topic: False,
     ) -> dict[str, InvalidRequestError | ConflictError]:
         """Sets groups of a broker that is followed to where they are there, making those that are new.
 
-        An offset may lie beyond its queue here, until the messages before it have come. ``delay_offsets`` are those of
-        the broker, for each level of delay. It is one durable write, and none where nothing changes: *killed before
+        An offset may lie beyond its queue here, until the messages before it have come. One that the broker has no more
+        is forgotten if its topic was ``made_again``: it was one of the generation before. ``delay_offsets`` are those
+        of the broker, for each level of delay. It is one durable write, and none where nothing changes: *killed before
         it*, all is as it was copied before; *after it*, as it is at the broker. Returns the groups that cannot be kept
         here, and why.
         """
@@ -457,6 +460,7 @@ class ConsumerGroups:
                 for name, offsets in groups.items()
             },
             delay_offsets,
+            made_again=made_again,
         )
 
     @property

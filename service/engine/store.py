@@ -461,13 +461,21 @@ class Store:
         """Returns every topic's number of queues, by name."""
         return {topic.record_topic: topic.queues for topic in self._hot.topics.listed()}
 
+    def generation_counts(self) -> dict[str, list[int]]:
+        """Returns the number of queues of each generation of every topic, by name, the oldest first; 0 if deleted."""
+        names = {topic.record_topic for topic in self._hot.topics.listed()}
+        return {
+            name: [0 if topic.is_deleted else topic.queues for topic in self._hot.topics.generations(name)]
+            for name in names
+        }
+
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
-        names = {topic.topic_id: self._hot.topics.shown_name(topic) for topic in topics}
+        registry = self._hot.topics
         return [
             TopicInfo(
-                name=names[topic.topic_id],
+                name=registry.shown_name(topic),
                 topic_id=topic.topic_id,
-                queues=[self._queue(names[topic.topic_id], queue_id, found) for queue_id, found in enumerate(ranges)],
+                queues=[self._queue(topic, queue_id, found) for queue_id, found in enumerate(ranges)],
                 archive=topic.archive,
                 cold_retention_ms=topic.cold_retention_ms,
                 hold=topic.hold,
@@ -475,10 +483,11 @@ class Store:
             for topic, ranges in zip(topics, self._fetcher.ranges(topics), strict=True)
         ]
 
-    def _queue(self, topic: str, queue_id: int, found: QueueSpan) -> QueueInfo:
-        gaps = self._fetcher.declared_gaps(topic, queue_id)
+    def _queue(self, topic: Topic, queue_id: int, found: QueueSpan) -> QueueInfo:
+        gaps = self._fetcher.declared_gaps(self._hot.topics.shown_name(topic), queue_id)
         messages = count_present(found.first, found.next, gaps) if found.is_first_known else None
-        return QueueInfo(queue_id, found.first, found.next, gaps, messages)
+        generation = self._hot.topics.number_of(topic)
+        return QueueInfo(queue_id, found.first, found.next, gaps, messages, generation=generation)
 
     def files(self) -> list[FileInfo]:
         """Returns every segment and index file of both tiers; the cold ones only if the archive can be read."""

@@ -69,8 +69,11 @@ class FollowedBroker:
     lag_ms: int = 0
     margin_ms: int | None = None
     """ms until the broker may remove what is not durable here; None while that is not known."""
-    gap_bytes: int = 0
-    """Bytes of the broker's log that nobody has any more: removed there before they were here."""
+    gap_bytes: int | None = None
+    """Bytes of the broker's log that nobody has any more: removed there before they were here; None while the archive,
+    which says so, was not reached."""
+    gap_declared_ms: int | None = None
+    """When the newest of them were declared; None if there are none."""
 
     @property
     def lag_bytes(self) -> int:

@@ -16,9 +16,9 @@ from tierlog.service.config.follow import FollowSettings
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError, UnavailableError
 from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
+from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE, BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
-from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource
+from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, dledger_error
 from tierlog.tiering.rocketmq.remoting import (
     BrokerAddress,
@@ -35,8 +35,6 @@ from tierlog.tiering.rocketmq.remoting import (
 
 #: Where segments of a broker's directory get their second name.
 HELD_FOLDER = "tierlog-held"
-#: What a broker in controller mode keeps in its directory, and no other.
-_EPOCHS_FILE = "epochFileCheckpoint"
 #: How the folder begins in which one with DLedger has its log.
 _DLEDGER_FOLDER = "dledger-"
 _PROBE_S = 1.0
@@ -246,12 +244,7 @@ class DirectoryBroker:
         try:
             if self._has_dledger():
                 raise dledger_error(self.name)  # noqa: TRY301
-            source = BrokerDirectory(
-                self._root, fs=self._fs, clock=self._clock, client=client,
-                held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
-                max_held_bytes=self._settings.max_held_bytes,
-                is_controller_mode=self._is_controller_mode(),
-            )  # fmt: skip
+            source = self._directory(client)
         except BaseException:
             if client is not None:
                 client.close()
@@ -264,12 +257,35 @@ class DirectoryBroker:
         """Asks its settings, and while they are not known its files."""
         if self._facts is not None:
             return self._facts.is_controller_mode
-        return self._fs.exists(self._root / _EPOCHS_FILE)
+        return self._fs.exists(self._root / EPOCH_FILE)
 
     def _has_dledger(self) -> bool:
         if self._facts is not None:
             return self._facts.is_dledger
         return any(name.startswith(_DLEDGER_FOLDER) for name in self._fs.list_dir(self._root))
+
+    def _directory(self, client: BrokerClient | None) -> BrokerDirectory:
+        """Opens the broker's files; those of one that has had messages are not waited for."""
+        try:
+            return BrokerDirectory(
+                self._root, fs=self._fs, clock=self._clock, client=client,
+                held_folder=self._root / HELD_FOLDER if self._settings.hold else None,
+                max_held_bytes=self._settings.max_held_bytes, is_controller_mode=self._is_controller_mode(),
+            )  # fmt: skip
+        except NoLogYetError as error:
+            if client is None or not self._has_messages(client):
+                raise
+            raise NotFoundError(
+                f"broker {self.name} has had messages, and no log is here", path=error.path,
+                hint="name the folder that is its storePathRootDir",
+            ) from error  # fmt: skip
+
+    @staticmethod
+    def _has_messages(client: BrokerClient) -> bool:
+        """Asks the broker whether it has had any; not if it does not say."""
+        with contextlib.suppress(UnavailableError):
+            return bounds_in(runtime_info(client)).max_offset > 0
+        return False
 
     def _client(self) -> BrokerClient | None:
         """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""

@@ -384,8 +384,15 @@ _FOLLOW = (
         "Near 0, messages are about to be lost: see docs/operations.md, a follower that falls behind.", "broker",
     ),
     _counter(
-        "tierlog_follow_gap_bytes", "Bytes of a broker's log that it removed before they were here.",
+        "tierlog_follow_gap_bytes",
+        "Bytes of a broker's log that it removed before they were here; missing until the archive was asked once.",
         "They are lost; answers about their time say so.", "broker",
+    ),
+    _labelled(
+        "tierlog_follow_gap_timestamp_seconds",
+        "When the newest of them were declared, in seconds since 1970; missing where there are none.",
+        "The archive keeps it, so that it is the same in every process: an alert looks at it, and not at the rise of "
+        "the bytes, which nobody scrapes while a follower is down.", "broker",
     ),
     _labelled(
         "tierlog_follow_state", "1 for the state of the follower, 0 for all others.",

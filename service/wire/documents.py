@@ -127,6 +127,10 @@ def pull_metadata(result: PullResult | PulledBatch) -> Json:
     }
 
 
+#: Of a queue.
+_MAY_LACK = ("store_id", "generation")
+
+
 def topic_json(topic: TopicInfo) -> Json:
     """Returns a topic; ``queues`` is their number, as in the request that makes one."""
     return {
@@ -142,10 +146,7 @@ def topic_json(topic: TopicInfo) -> Json:
 
 
 def _queue_json(queue: QueueInfo) -> Json:
-    found = asdict(queue)
-    if queue.store_id is None:
-        del found["store_id"]
-    return found
+    return {name: value for name, value in asdict(queue).items() if value is not None or name not in _MAY_LACK}
 
 
 def group_json(group: GroupInfo) -> Json:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import report
-from benchmarks.harness import Report, Row, in_turns
+from benchmarks.harness import Report, Row, in_turns, interval
 
 
 def _row(ours: list[float], theirs: list[float] | None = None, **more: Any) -> Row:
@@ -25,6 +25,18 @@ def test_the_page_is_what_the_results_say() -> None:
 def test_ratios_are_those_of_each_turn() -> None:
     row = _row([10, 30, 100], [10, 10, 50])
     assert row.ratios == [1, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (5, "5 turns are too few for an interval"),
+        (6, "the median lies within 1.000 and 6.000 with 97%"),
+        (9, "the median lies within 2.000 and 8.000 with 96%"),
+    ],
+)
+def test_where_the_median_of_ratios_lies_is_told_by_their_order(count: int, said: str) -> None:
+    assert interval([float(number) for number in range(count, 0, -1)]) == said
 
 
 def test_a_row_with_one_side_has_no_ratios() -> None:

@@ -15,6 +15,9 @@ from playwright.sync_api import Dialog, Page, expect
 
 from tests.browser.chromium import Browsing
 from tests.support.service.page_world import END_MS, PageWorld, key_in_both_tiers
+from tests.support.service.served import served
+from tests.support.stores.engines import small_settings
+from tests.support.stores.irregular import followed_archive, irregular_log, sent
 from tierlog.index.search.query import Query
 from tierlog.tiering.message.batch import Message
 
@@ -224,3 +227,21 @@ def test_what_messages_say_is_text_and_never_markup(browser: Browsing, world: Pa
         expect(page.get_by_role("alert").last).to_contain_text("topic")
         assert ran == []
         watched.allowed = ("status of 40",)  # no topic has such a name
+
+
+def test_a_generation_of_a_topic_is_found_among_the_topics_searched_and_followed(
+    browser: Browsing, tmp_path: Path
+) -> None:
+    log = irregular_log([*sent("orders", 0, range(12)), *sent("orders", 0, range(8), 12)])
+    with followed_archive(tmp_path, log) as store, served(store.store, small_settings()) as url:
+        store._hot.dispatch()
+        for name, count in (("orders@1", 12), ("orders", 20)):
+            with browser.at(url, "/#/topics") as watched:
+                page = watched.page
+                page.get_by_role("link", name=name, exact=True).click()
+                expect(page.get_by_label("Topic", exact=True)).to_have_value(name)
+                expect(page.locator(_LINES)).to_have_count(count)
+                expect(page.locator(".verdict")).to_contain_text("Everything asked for was searched")
+        with browser.at(url, "/#/topics") as watched:
+            watched.page.get_by_role("link", name="Follow orders@1 live").click()
+            expect(watched.page.get_by_label("Topic", exact=True)).to_have_value("orders@1")

@@ -67,6 +67,7 @@ def test_one_command_beside_a_running_broker_answers_for_it_and_goes_on_after_a_
         with command("follow", *where(cluster, tmp_path, "broker-a"), says="following", quiet=False) as url:
             assert eventually(lambda: found(url, "key-1"))
             assert get(f"{url}/readyz")["follow_error"] is None
+            assert eventually(lambda: 'tierlog_follow_lag_bytes{broker="broker-a"} 0.0' in text(f"{url}/metrics"))
             assert eventually(lambda: get(f"{url}/v1/stats")["followed"]["broker-a"]["margin_ms"])
             followed = get(f"{url}/v1/stats")["followed"]["broker-a"]
             assert (followed["state"], followed["lag_bytes"], followed["end"]) == ("following", 0, log.end)
@@ -74,7 +75,6 @@ def test_one_command_beside_a_running_broker_answers_for_it_and_goes_on_after_a_
             (line,) = [line for line in shell.out.splitlines() if line.startswith("followed.broker-a ")]
             assert line.split(maxsplit=1)[1].startswith("following, 0 bytes and 0 s behind, 72.0 h until")
             metrics = text(f"{url}/metrics")
-            assert 'tierlog_follow_lag_bytes{broker="broker-a"} 0.0' in metrics
             assert 'tierlog_follow_state{broker="broker-a",state="following"} 1.0' in metrics
             groups = get(f"{url}/v1/groups")
             assert "shop" in json.dumps(groups)

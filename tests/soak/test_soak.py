@@ -1,16 +1,22 @@
-"""Two minutes of the soak, and the proof that its ledger and its rule of growth find what they are for."""
+"""Two minutes of the soak, and the proof that its ledger, its rule of growth and the look at a log find what they
+are for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.soak.follow_soak import is_there
 from tests.soak.growth import growth
 from tests.soak.ledger import Ledger, Request, Topic, body_of, keys_of, now_ms
 from tests.soak.soak import Soak
 from tests.support.processes.nodes import Json
+from tests.support.rocketmq.real_brokers import Acknowledged
+from tests.support.rocketmq.running_broker import SEGMENT_BYTES, RunningBroker
+from tierlog.tiering.base.clock import ManualClock
 
 TOPIC = Topic("t", 1, 60_000)
 
@@ -126,3 +132,18 @@ def test_two_minutes_of_everything_at_once_have_no_wrong_answer(tmp_path: Path, 
     assert soak.ledger.wrong == [], soak.said()
     assert soak.kills > 0
     assert min(soak.ledger.consumed, soak.ledger.found, soak.keeper.rounds) > 0
+
+
+def test_an_acknowledged_message_is_found_only_at_its_place_in_its_queue_with_its_id(
+    tmp_path: Path,
+) -> None:
+    broker = RunningBroker(tmp_path, ManualClock())
+    for _ in range(50):
+        broker.append(b"body of 7F01")
+    place = sorted(offset for offset, data in broker.written.items() if len(data) > 8)[-1]
+    segments = {base: broker.paths.segment(base).read_bytes() for base in range(0, broker.end, SEGMENT_BYTES)}
+    told = Acknowledged("orders", "k", 0, 49, "7F01", f"{0:016X}{place:016X}")
+    assert place > SEGMENT_BYTES
+    assert is_there(segments, SEGMENT_BYTES, told)
+    changes = ({"queue": 1}, {"offset": 48}, {"unique_id": "7F02"}, {"place": f"{0:016X}{place - 1:016X}"})
+    assert not any(is_there(segments, SEGMENT_BYTES, replace(told, **change)) for change in changes)

@@ -6,12 +6,14 @@ name; that of a later one has the name and the physical offset at which it begin
 name alone says which records are its own: those of the topic from there on, up to where the next one begins. Nothing
 renames an entry, and whoever reads the same log again gives the same names.
 
-People number them: ``orders@1`` is the oldest, ``orders`` alone the current one. No topic name has an ``@``.
+People number them: ``orders@1`` is the oldest, ``orders`` alone the current one. No topic name has an ``@``. For who
+remembers where it was, a name must mean the same for ever: ``orders`` the oldest, ``orders@2`` the second
+(:func:`lasting_name`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 _MARK = "@"
@@ -96,8 +98,28 @@ def shown_name(generations: Sequence[T], name: str) -> str:
     """Returns what people call an entry, of all entries of its topic, oldest first."""
     if generations[-1].name == name:
         return record_topic(name)
-    number = next(number for number, each in enumerate(generations, 1) if each.name == name)
-    return f"{record_topic(name)}{_MARK}{number}"
+    return f"{record_topic(name)}{_MARK}{number_of(generations, name)}"
+
+
+def number_of(generations: Sequence[T], name: str) -> int | None:
+    """Returns the number of an entry, of all entries of its topic, oldest first; None if it is the only one."""
+    numbers = {each.name: number for number, each in enumerate(generations, 1)}
+    return numbers[name] if len(numbers) > 1 else None
+
+
+def lasting_name(topic: str, number: int | None) -> str:
+    """Returns a name of a generation that never comes to mean another one; None: the only one there is."""
+    return f"{topic}{_MARK}{number}" if number is not None and number > 1 else topic
+
+
+def asked_name(lasting: str) -> str:
+    """Returns the name by which people ask for what a lasting name means."""
+    return lasting if is_numbered(lasting) else f"{lasting}{_MARK}1"
+
+
+def is_wanted(lasting: str, names: Collection[str]) -> bool:
+    """Whether a generation is meant by any of the names that people give, none meaning all."""
+    return not names or record_topic(lasting) in names or asked_name(lasting) in names
 
 
 class ByGeneration:

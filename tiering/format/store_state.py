@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from tierlog.tiering.format.generation import chosen, generations_of, is_numbered, record_topic, shown_name
+from tierlog.tiering.format.generation import chosen, generations_of, is_numbered, number_of, record_topic, shown_name
 from tierlog.tiering.format.section import compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_STATE = b"TLSTATE1"
@@ -162,6 +162,10 @@ class StoreState:
     def shown_name(self, topic: TopicState) -> str:
         """Returns what people call a topic."""
         return shown_name(generations_of(self.topics, record_topic(topic.name)), topic.name)
+
+    def number_of(self, topic: TopicState) -> int | None:
+        """Returns the number of a generation; None if the topic has no other."""
+        return number_of(generations_of(self.topics, record_topic(topic.name)), topic.name)
 
     @property
     def listed(self) -> tuple[TopicState, ...]:

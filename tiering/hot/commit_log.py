@@ -405,7 +405,7 @@ class CommitLog:
             raise CorruptionError(
                 "the log is damaged below its checkpoint", path="commitlog", position=end, hint=_PUT_BACK
             )
-        if any(segment.data[:8].any() for segment in self.segments() if segment.base_offset > end):
+        if self.goes_on_behind(end):
             raise CorruptionError(
                 "the log is damaged, and goes on behind the damage", path="commitlog", position=end, hint=_PUT_BACK
             )
@@ -416,6 +416,15 @@ class CommitLog:
                 hint="the volume has lost data that the archive holds: make a new one with --restore, then `tierlog "
                 "salvage` this one",
             )
+
+    def goes_on_behind(self, position: int) -> bool:
+        """Whether a segment that begins above a position has its first byte: what lies before it was flushed then."""
+        for segment in reversed(self.segments()):
+            if segment.base_offset <= position:
+                return False
+            if segment.data[:8].any():
+                return True
+        return False
 
     def flush_files(self, start: int) -> None:
         """Flushes every segment from the one that holds ``start`` on, whatever is in it, and their names.

@@ -172,11 +172,16 @@ class GroupOffsets:
         self._make_durable(_Change(apply))
 
     def copy(
-        self, copied: Mapping[str, Mapping[Queue, int]], delay_offsets: Mapping[int, int]
+        self,
+        copied: Mapping[str, Mapping[Queue, int]],
+        delay_offsets: Mapping[int, int],
+        *,
+        made_again: Callable[[str], bool] = lambda topic: False,
     ) -> dict[str, InvalidRequestError | ConflictError]:
         """Sets groups to what a followed broker has, making those that are new, and levels of delay: in one write.
 
-        Offsets may fall. Returns the groups that are left out, and why.
+        Offsets may fall; in own queues of a topic that was ``made_again`` those that are not copied go. Returns the
+        groups that are left out, and why.
         """
         odd: dict[str, InvalidRequestError | ConflictError] = {}
 
@@ -193,8 +198,14 @@ class GroupOffsets:
                 if room < 0:
                     odd[name] = _too_many_offsets()
                     room += len(moved.keys() - state.offsets.keys())
-                elif moved or name not in groups:
-                    groups[name] = replace(state, offsets={**state.offsets, **moved})
+                    continue
+                kept = {
+                    queue: offset
+                    for queue, offset in state.offsets.items()
+                    if queue in offsets or queue[1] != self._store_id or not made_again(queue[0])
+                }
+                if moved or len(kept) < len(state.offsets) or name not in groups:
+                    groups[name] = replace(state, offsets={**kept, **moved})
                     self._resets.update((name, queue) for queue in moved)
 
         self._make_durable(_Change(apply, delay_offsets))

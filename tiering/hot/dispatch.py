@@ -89,9 +89,12 @@ class Dispatcher:
         subscribers: Sequence[LogSubscriber],
         *,
         topics_are_known: bool = False,
+        is_foreign: bool = False,
         second_beginning: SecondBeginning | None = None,
     ) -> None:
         """``topics_are_known``: the log was dispatched before, so a record of an unknown topic is damaged.
+
+        ``is_foreign``: somebody else wrote the log, who may not flush a segment before the next one's first byte.
 
         ``second_beginning``, of a broker's log, finds where a topic begins again: before anything is derived from its
         records, the generation is made durable. Killed then: they are found to be its own. Killed before: it is found
@@ -100,6 +103,7 @@ class Dispatcher:
         self._second_beginning = second_beginning
         self._log = log
         self._topics_are_known = topics_are_known
+        self._is_foreign = is_foreign
         self._topics = topics
         self._subscribers = tuple(subscribers)
         self._table = TopicTable([])
@@ -128,9 +132,11 @@ class Dispatcher:
             segment = self._log.segment_of(position)
             limit = min(end, segment.end)
             table = self._topic_table()
+            # of what was flushed a power cut takes no sector: zeros in a text are the sender's there
+            may_be_torn = recovering and (self._is_foreign or not self._log.goes_on_behind(segment.base_offset))
             found = scan(
                 segment.data, position - segment.base_offset, limit - segment.base_offset,
-                segment.base_offset, table, check_crc=recovering, check_torn=recovering,
+                segment.base_offset, table, check_crc=recovering, check_torn=may_be_torn,
             )  # fmt: skip
             rows = found.rows
             reached = segment.base_offset + found.position

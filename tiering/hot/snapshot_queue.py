@@ -93,6 +93,13 @@ class SnapshotQueue:
         shorter.next = offset + int(np.flatnonzero(gaps)[0])
         return shorter
 
+    def between(self, begin: int, end: int) -> SnapshotQueue:
+        """Returns the queue with the messages of a physical range alone."""
+        shorter = copy(self)
+        shorter.first = max(self.first, min(self.next, self._view.first_at_or_above(begin)))
+        shorter.next = max(shorter.first, min(self.next, self._view.first_at_or_above(end)))
+        return shorter
+
     # reading
 
     def raw_units(self, start: int, end: int) -> UnitArray:

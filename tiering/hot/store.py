@@ -136,7 +136,7 @@ class HotStore:
         if self.producers.is_in_use:
             derived.append(self.producers)
         self._dispatcher = Dispatcher(
-            self.log, self.topics, [self.queues, *derived],
+            self.log, self.topics, [self.queues, *derived], is_foreign=self.queues.is_foreign,
             second_beginning=self.queues.second_beginning if self.queues.followed_below else None,
         )  # fmt: skip
         end = recover_log(

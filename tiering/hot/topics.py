@@ -36,6 +36,7 @@ from tierlog.tiering.format.generation import (
     entry_name,
     generations_of,
     is_numbered,
+    number_of,
     ranges_of,
     record_topic,
     shown_name,
@@ -315,6 +316,11 @@ class TopicRegistry:
         with self._lock:
             return shown_name(self._generations(topic.record_topic), topic.name)
 
+    def number_of(self, topic: Topic) -> int | None:
+        """Returns the number of a generation; None if the topic has no other."""
+        with self._lock:
+            return number_of(self._generations(topic.record_topic), topic.name)
+
     def entry_at(self, topic: str, offset: int) -> Topic | None:
         """Returns the topic of a record at a physical offset, None if there is none or it is deleted."""
         with self._lock:
@@ -537,13 +543,15 @@ class TopicRegistry:
         with self._lock:
             by_name, next_id = dict(self._by_name), self.next_id
             queues = {topic.name: topic.queues for topic in by_name.values()}
+            current: dict[str, str] = {}
             for name, count, archive in wanted:
-                topic = by_name.get(name)
+                topic = self._named(name) or by_name.get(name)
                 if topic is None:
                     topic = Topic(next_id, self._validate(name), count, archive=archive, first_offset=self.first_offset)
                     by_name[name] = topic
                     next_id += 1
-            grown = [(name, count) for name, count, _ in wanted if by_name[name].queues < count]
+                current[name] = topic.name
+            grown = [(current[name], count) for name, count, _ in wanted if by_name[current[name]].queues < count]
             if next_id == self.next_id and not grown:
                 return
             before = self._by_name, self.next_id

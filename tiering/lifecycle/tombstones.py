@@ -26,7 +26,7 @@ from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, EVER, TimeBounds
-from tierlog.tiering.format.generation import record_topic
+from tierlog.tiering.format.generation import is_numbered, record_topic
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.properties import indexed_keys
 from tierlog.tiering.format.record import Record
@@ -79,8 +79,13 @@ def make_tombstone(
     """A tombstone for what the log holds below ``end``: with the key or one of the others, or without one all of it.
 
     It shares a salt with those ``beside`` it, which the same readers obey, the newest last. Raises
-    :class:`InvalidRequestError` for an empty range of times.
+    :class:`InvalidRequestError` for an empty range of times, and for one generation of a topic.
     """
+    if is_numbered(topic):
+        raise InvalidRequestError(
+            "messages of all generations of a topic are erased together",
+            hint=f"name the topic alone: {record_topic(topic)}",
+        )
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise InvalidRequestError(
             f"nothing lies between {format_time(from_ms)} and {format_time(to_ms)}", hint="the range is [from, to)"

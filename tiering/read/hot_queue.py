@@ -11,8 +11,8 @@ import numpy as np
 from tierlog.tiering.base.errors import BadMagicError, CorruptionError, StoreError, TopicNotFoundError, TornRecordError
 from tierlog.tiering.base.types import Boundary, Tier
 from tierlog.tiering.format.generation import record_topic
-from tierlog.tiering.format.queue_unit import UNIT_DTYPE
-from tierlog.tiering.format.record import Record
+from tierlog.tiering.format.queue_unit import UNIT_DTYPE, is_gap
+from tierlog.tiering.format.record import FIXED_BYTES_V1, Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, offset_by_time, shown_queue
 from tierlog.tiering.hot.store import HotStore
@@ -152,7 +152,8 @@ class HotQueue:
 def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:
     """Returns the record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one.
 
-    Raises :class:`CorruptionError` for a damaged one that a queue leads to.
+    So too one of a broker's log whose queue offset came before, to which no queue leads, if records lead to it. Raises
+    :class:`CorruptionError` for a damaged one that a queue leads to.
     """
     try:
         record = snapshot.guessed_record(offset)
@@ -164,10 +165,30 @@ def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | No
         raise
     topic = hot.topics.entry_at(record.topic, offset)
     queue = topic and shown_queue(hot, snapshot, topic, record.queue_id)
-    at = record.queue_offset
-    if not queue or not queue.first <= at < queue.next:
+    if not queue:
         return None
-    return record if queue.units(at, at + 1)["physical_offset"][0] == offset else None
+    at = record.queue_offset
+    if queue.first <= at < queue.next and queue.units(at, at + 1)["physical_offset"][0] == offset:
+        return record
+    return record if offset < hot.queues.followed_below and _is_led_to(hot, snapshot, offset) else None
+
+
+def _is_led_to(hot: HotStore, snapshot: HotSnapshot, offset: int) -> bool:
+    """Whether a record begins at a physical offset, as those before it tell, from the last one that is in a queue."""
+    segment = snapshot.segments[offset - offset % snapshot.segment_bytes]
+    at = segment.base_offset
+    for topic in hot.topics.all():
+        for view in hot.queue_views(topic).values():
+            end = view.first_at_or_above(offset)
+            units = view.units(end - 1, end) if end > view.first else view.units(end, end)
+            units = units[~is_gap(units)]
+            at = max([at, *(units["physical_offset"] + units["size"]).tolist()])
+    while segment.base_offset <= at < offset:
+        size = int.from_bytes(bytes(segment.data[at - segment.base_offset :][:4]), "big")
+        if size < FIXED_BYTES_V1:
+            return False
+        at += size
+    return at == offset
 
 
 def _is_in_a_queue(hot: HotStore, offset: int) -> bool:

@@ -11,8 +11,10 @@ the open segment    a record is whole once another follows it, as they are writt
 an older record     behind one of after the restart, one of before it is a leftover, unless the broker says that its log
                     goes on there
 ``abort``           is written at every start: another stamp is a restart, after which all has to be compared again
-``checkpoint``      tells the confirmed offset of a broker in controller mode, which takes back what is above it; with
-                    any other it is of the last start, and says nothing
+``checkpoint``      tells the confirmed offset of a broker in controller mode, which takes back what is above it; 0 is
+                    that none is known. It is a minute old, and stands still while a master is alone, so that the master
+                    is asked as well. With any other broker it is of the last start, and says nothing
+``epochFileCheckpoint`` is there in controller mode only; its last line says which master's log this one is
 =================== ================================================================================================
 
 The broker removes segments at its own time. The next ones are kept open, as an open file stays readable without its
@@ -37,6 +39,7 @@ from tierlog.tiering.base.errors import (
     DiskFailedError,
     InvalidRequestError,
     NotFoundError,
+    StoreError,
     UnavailableError,
 )
 from tierlog.tiering.base.fs import File, FileSystem
@@ -62,7 +65,7 @@ from tierlog.tiering.rocketmq.log_source import (
     SourceLostError,
     begins_record,
 )
-from tierlog.tiering.rocketmq.remoting import BrokerClient, bounds_in, runtime_info
+from tierlog.tiering.rocketmq.remoting import BrokerClient, SyncStateSet, bounds_in, runtime_info, sync_state_set
 
 _LOG = logging.getLogger("tierlog")
 #: Size, magic, place, flags and, behind an IPv4 host, the store time of a record.
@@ -80,6 +83,10 @@ _STILL_S = 1.0
 #: How often the open segment is flushed for what was read of it.
 _FLUSH_EVERY_S = 5.0
 _TRIES = 5
+#: How long a master has to be alone until all that it had then is confirmed: the controller may know of a slave before.
+_ALONE_S = 10.0
+#: Of a broker in controller mode, in its directory.
+EPOCH_FILE = "epochFileCheckpoint"
 DEFAULT_MAX_HELD_BYTES = 16 << 30
 _LEAST_OPEN, _MOST_OPEN = 2, 256
 
@@ -89,8 +96,8 @@ class BrokerDirectory:
 
     ``client`` asks the broker where its log ends, if it can be reached; all else is in the files. ``held_folder``, on
     the broker's volume, is where closed segments get a second name. Of what the broker removes, at most
-    ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the confirmed offset. An offset that is begun
-    at has to be the first byte of a record.
+    ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the confirmed offset, and at 0 where none is
+    known. An offset that is begun at has to be the first byte of a record.
     """
 
     def __init__(
@@ -132,6 +139,9 @@ class BrokerDirectory:
         self._marker: tuple[int, int] | None = None
         self._look_again_s = self._flush_again_s = self._ask_again_s = self._pass_again_s = clock.monotonic_s()
         self._is_begun = False
+        #: In controller mode: below which the master has said that its log stays, and since when it is alone.
+        self._confirmed = 0
+        self._alone: _Alone | None = None
         #: Whether closed segments are left to the broker's removal, as there are too many of them already.
         self.is_hold_full = False
 
@@ -151,7 +161,7 @@ class BrokerDirectory:
             if self._last is None or self._last.end != offset:
                 self._last = None
             self._doubt = None
-            self._next = self._position = offset
+            self._next = self._position = self._durable = offset
             # what was read before, by another process perhaps, the broker may not have flushed itself
             self._flushed = max(0, offset - offset % self.segment_bytes - self.segment_bytes)
             self._flush_again_s = self._clock.monotonic_s()
@@ -186,7 +196,7 @@ class BrokerDirectory:
         return self._position
 
     def report(self, durable: int) -> None:
-        """Lets go of what is kept from the broker's removal and durable here."""
+        """Lets go of what is kept from the broker's removal and durable here, or was taken back by the broker."""
         with self._lock:
             self._durable = max(self._durable, durable)
             self._release()
@@ -271,6 +281,20 @@ class BrokerDirectory:
         held = [] if self._held_folder is None else _bases_in(self._fs, self._held_folder)
         return [base for base in held if not bases or base < bases[0]]
 
+    def _wanted(self, folder: Path) -> dict[int, bool]:
+        """Returns the segments that have a name in our folder, and whether any of it is wanted still.
+
+        It is not once all of it is durable here, nor if the broker took it back.
+        """
+        bases = self._bases()
+        # the first one goes first: if it is there behind the listing, none that is missing there went by its age
+        is_sure = bool(bases) and self._fs.stamp(self._paths.segment(bases[0])) is not None
+        durable = min(self._next, self._flushed, self._durable)
+        return {
+            base: base + self.segment_bytes > durable and not (is_sure and bases[0] < base and base not in bases)
+            for base in _bases_in(self._fs, folder)
+        }
+
     def _forget_files(self) -> None:
         """Closes all segments but those that the broker has removed by their age, which only we have still."""
         first = min(self._bases(), default=0)
@@ -294,6 +318,8 @@ class BrokerDirectory:
                 self._open(base)
         if self._held_folder is not None:
             self._hold(self._held_folder, [base for base in bases if base in self._files])
+        if self._is_controller_mode:
+            self._ask_what_is_confirmed()
 
     def _open(self, base: int) -> None:
         with suppress(NotFoundError):
@@ -305,7 +331,7 @@ class BrokerDirectory:
 
     def _hold(self, folder: Path, bases: list[int]) -> None:
         self._fs.make_dirs(folder)
-        held = len(_bases_in(self._fs, folder))
+        held = sum(self._wanted(folder).values())
         is_full = False
         for base in bases:
             if base + self.segment_bytes <= self._durable or not self._is_closed(base):
@@ -337,8 +363,9 @@ class BrokerDirectory:
             self._files.pop(base).close()
             self._full.discard(base)
         if self._held_folder is not None:
-            for base in _bases_in(self._fs, self._held_folder):
-                if base + self.segment_bytes <= min(done, self._durable):
+            # Killed in here: the next one that begins lets go of the rest.
+            for base, is_wanted in self._wanted(self._held_folder).items():
+                if not is_wanted:
                     self._fs.unlink(self._held_folder / base_offset_name(base))
 
     def _flush(self, base: int) -> None:
@@ -407,7 +434,7 @@ class BrokerDirectory:
         return None if self._marker is None else self._marker[1] // 1_000_000
 
     def _limit(self) -> int:
-        """Returns the confirmed offset in controller mode, unless it is 0: then there is none."""
+        """Returns the confirmed offset in controller mode; 0 if none is known."""
         if not self._is_controller_mode:
             return 1 << 63
         before = None
@@ -415,9 +442,38 @@ class BrokerDirectory:
             with suppress(NotFoundError):
                 confirmed = Checkpoint.decode(self._fs.read(self._paths.checkpoint)).confirm_offset
                 if confirmed == before:  # it may be read while it is written
-                    return confirmed if confirmed > 0 else 1 << 63
+                    return max(0, confirmed, self._confirmed)
                 before = confirmed
-        return self._next
+        return self._confirmed
+
+    def _ask_what_is_confirmed(self) -> None:
+        """Asks the master which part of its log each broker has that may become master next.
+
+        It counts only where this directory has the master's log: a broker that was master before may have other bytes
+        at the same offsets until it has met the new one.
+        """
+        if self._client is None:
+            return
+        found: SyncStateSet | None = None
+        with suppress(StoreError):
+            found = sync_state_set(self._client)
+        if found is None or found.epoch != self._last_epoch():
+            self._alone = None
+        elif found.slaves:
+            self._alone = None
+            self._confirmed = max(self._confirmed, found.acknowledged)
+        elif self._alone is None or self._alone.epoch != found.epoch:
+            self._alone = _Alone(found.epoch, found.end, self._clock.monotonic_s())
+        elif self._clock.monotonic_s() - self._alone.since_s >= _ALONE_S:
+            # a slave that joined since began with all of it
+            self._confirmed = max(self._confirmed, self._alone.end)
+            self._alone = _Alone(found.epoch, found.end, self._clock.monotonic_s())
+
+    def _last_epoch(self) -> str | None:
+        with suppress(NotFoundError, UnicodeDecodeError):
+            lines = self._fs.read(self._paths.root / EPOCH_FILE).decode("ascii").splitlines()
+            return lines[-1] if lines else None
+        return None
 
     # bytes
 
@@ -534,6 +590,14 @@ class _Written(NamedTuple):
 
     end: int
     store_ms: int
+
+
+class _Alone(NamedTuple):
+    """A master without slaves in step: in which epoch, where its log ended, and when that was seen."""
+
+    epoch: str
+    end: int
+    since_s: float
 
 
 class _Doubt(NamedTuple):

@@ -342,6 +342,39 @@ def flushed_below(info: Mapping[str, str]) -> int | None:
     return max(0, bounds_in(info).max_offset - unflushed)
 
 
+@dataclass(frozen=True, slots=True)
+class SyncStateSet:
+    """The brokers that may become master next, as the master of a cluster in controller mode tells them."""
+
+    epoch: str
+    """The master's last epoch and where it began, as brokers write it down: ``EPOCH-OFFSET``."""
+    slaves: int
+    """How many there are beside the master."""
+    acknowledged: int
+    """Below this each of them has the master's log; 0 where one is not connected."""
+    end: int
+    """Where the master's log ended."""
+
+
+def sync_state_set(client: BrokerClient) -> SyncStateSet:
+    """Asks a broker in controller mode; raises :class:`UnavailableError` if it is no master, and as
+    :meth:`BrokerClient.ask`."""
+    status = client.document(RequestCode.GET_BROKER_HA_STATUS)
+    # asked behind it: both are of one epoch if this one is still the last
+    epochs = client.document(RequestCode.GET_BROKER_EPOCH_CACHE).get("epochList")
+    slaves, end = status.get("inSyncSlaveNums"), status.get("masterCommitLogMaxOffset")
+    connections = status.get("haConnectionInfo")
+    last = epochs[-1] if isinstance(epochs, list) and epochs else None
+    if status.get("master") is not True or not isinstance(last, dict) or not isinstance(connections, list):
+        raise UnavailableError(f"{client.address} tells nothing of its slaves")
+    if not isinstance(slaves, int) or not isinstance(end, int):
+        raise UnavailableError(f"{client.address} does not tell where its log ends")
+    in_step = [each for each in connections if isinstance(each, dict) and each.get("inSync") is True]
+    offsets = [offset if isinstance(offset := each.get("slaveAckOffset"), int) else 0 for each in in_step]
+    least = max(0, min([end, *offsets])) if len(in_step) == slaves else 0
+    return SyncStateSet(f"{last.get('epoch')}-{last.get('startOffset')}", slaves, least, end)
+
+
 def copied_state(client: BrokerClient) -> BrokerState:
     """Asks a master for what its slaves copy beside the log; raises as :meth:`BrokerClient.ask`."""
     return state_of(

@@ -479,6 +479,9 @@ class QueueOut(BaseModel):
         ge=0, description="that are there, both tiers counted, erased ones too; null while the archive cannot tell"
     )
     store_id: str = absent("the store that the queue is in; where a querier answers")
+    generation: int = absent(
+        "of a topic that was made again: the number of this generation, from 1, which never changes"
+    )
 
 
 class TopicOut(BaseModel):

@@ -168,6 +168,11 @@ def _declare(parts: StoreParts, gap: tuple[int, int], components: Components) ->
     mover.remember(manifest.commit(change, head))
 
 
+def gap_declared_ms(head: Head) -> int | None:
+    """Returns when the newest gap of a broker's log was declared, as :func:`_declare` did; None if there is none."""
+    return max((lost.to_ms - _CLOCKS_APART_MS for lost in head.lost), default=None)
+
+
 def _last_ms(hot: HotStore, head: Head) -> int:
     """Returns a store time at or below that of the last message before a gap, all of which is archived.
 

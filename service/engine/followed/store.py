@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Self
 
 from tierlog.service.config.settings import Settings
-from tierlog.service.engine.followed.changes import finish_gap
+from tierlog.service.engine.followed.changes import finish_gap, gap_declared_ms
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
 from tierlog.service.engine.restore import restore_volume
@@ -24,6 +24,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.format.generation import is_numbered
 from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.hot.followed_log import FollowedLog
 from tierlog.tiering.hot.identity import StoreIdentity
@@ -132,11 +133,23 @@ class FollowedStore:
         return max(0, self._hot.last_store_ms)
 
     @property
-    def gap_bytes(self) -> int:
-        """Bytes of the broker's log that are declared to be nowhere, as the archive says; 0 while it is not known."""
+    def gap_bytes(self) -> int | None:
+        """Bytes of the broker's log that are declared to be nowhere, as the archive says; None while it is not known.
+
+        A 0 in its place would have a restart look as if all of them were lost again.
+        """
+        archive = self._parts.archive
+        if archive is None:
+            return 0
+        head = archive.manifest.head
+        return None if head is None else sum(lost.next - lost.first for lost in head.lost)
+
+    @property
+    def gap_declared_ms(self) -> int | None:
+        """When the newest of them were; None if there are none, and while it is not known."""
         archive = self._parts.archive
         head = None if archive is None else archive.manifest.head
-        return 0 if head is None else sum(lost.next - lost.first for lost in head.lost)
+        return None if head is None else gap_declared_ms(head)
 
     def flush(self) -> int:
         """Makes all whole records durable; returns :attr:`end`."""
@@ -223,7 +236,8 @@ class FollowedStore:
         """Sets groups, and what of each level of delay was sent on, to where they are at the broker, in one durable
         write; none where nothing has changed. Returns the groups that cannot be kept, and why.
         """
-        return self.store.groups.copy({each.name: each.offsets for each in groups}, delay_offsets)
+        copied = {each.name: each.offsets for each in groups}
+        return self.store.groups.copy(copied, delay_offsets, made_again=self._is_made_again)
 
     def keep_delayed(self, border: int, newest_ms: int) -> int:
         """Returns the border below which the log may go, at most ``border``, if it is to be promoted later.
@@ -244,6 +258,10 @@ class FollowedStore:
         if self._broker != (cluster, address):
             self._broker = broker = (cluster, address)
             self._save_identity(lambda identity: replace(identity, broker=broker))
+
+    def _is_made_again(self, topic: str) -> bool:
+        """Whether a name stands for another generation of a topic now than for its oldest."""
+        return not is_numbered(topic) and len(self._hot.topics.generations(topic)) > 1
 
     # ends
 

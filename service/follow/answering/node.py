@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from tierlog.index.search.query import Query
 from tierlog.service.access.caller import Scope
 from tierlog.service.engine.store import Store
-from tierlog.service.follow.answering.live_brokers import LiveBrokers
+from tierlog.service.follow.answering.live_brokers import EVERYTHING, LiveBrokers
 from tierlog.service.follow.answering.registration import NameserverEntry, OfferedTopic
 from tierlog.service.follow.answering.replay import (
     PREFIX,
     Replay,
+    name_in_store,
     renamed_answer,
     replay_name,
 )
@@ -51,7 +52,8 @@ from tierlog.service.rocketmq.remoting.java_json import MessageQueue
 from tierlog.service.rocketmq.remoting.queue_locks import QueueLocks
 from tierlog.service.rocketmq.topics import TRACE_TOPIC, is_system_topic
 from tierlog.tiering.base.errors import TopicNotFoundError
-from tierlog.tiering.base.types import Boundary
+from tierlog.tiering.base.types import Boundary, TimeAxis
+from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.record import encode_record
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
@@ -65,7 +67,6 @@ SLAVE_ID, MASTER_ID = 1, 0
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _MOST_BYTES = pulling.MOST_BYTES
 _FOLLOWED = "tierlog-"
-_PAGE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,9 @@ def entries(node: ArchiveNode) -> list[NameserverEntry]:
     own = taken | {one.cluster for one in brokers}  # each broker has topics of its own name and its cluster's
     counts = {
         one.store_id: {
-            name: count for name, count in one.store.queue_counts().items() if is_offered(name) and name not in own
+            name: queues
+            for name, queues in one.store.generation_counts().items()
+            if is_offered(name) and name not in own
         }
         for one in brokers
         if one.store is not None
@@ -150,11 +153,11 @@ def messages_of_key(call: NodeCall) -> RemotingAnswer:
 
     Whoever asks waits for 9 to 12 s: what is certain after ``follow.answer_ms`` is answered.
     """
-    query = lookups.query_of(call)
+    node = call.broker
+    until_s = node.clock.monotonic_s() + node.settings.follow.answer_ms / 1000
+    query = lookups.behind_last(call, lookups.query_of(call), list(node.stores().values()))
     found: list[StoredMessage] = []
     if query is not None:
-        node = call.broker
-        until_s = node.clock.monotonic_s() + node.settings.follow.answer_ms / 1000
         left = [one for one in node.brokers() if one.store is not None]
         while left:
             broker = left.pop()
@@ -162,7 +165,7 @@ def messages_of_key(call: NodeCall) -> RemotingAnswer:
             share_s = (until_s - now_s) / (len(left) + 1)
             if share_s > 0:
                 found += _archived_only(node, broker, query, now_s + share_s)
-        found.sort(key=lambda one: -one.record.store_ms)
+        found.sort(key=lambda one: one.place(TimeAxis.STORE), reverse=True)
     return lookups.answer_of_found(call, found[: query.limit] if query is not None else [])
 
 
@@ -171,22 +174,25 @@ def _archived_only(node: ArchiveNode, broker: FollowedBroker, query: Query, unti
     store = broker.store
     if store is None or store.find_queues(query.topic) is None:
         return []
-    border = node.live.border(broker)
+    query = replace(query, without=_had_by(broker, node.live.border(broker)))
     found: list[StoredMessage] = []
-    cursor: str | None = None
-    while len(found) < query.limit and (left_ms := int((until_s - node.clock.monotonic_s()) * 1000)) > 0:
-        page = replace(query, cursor=cursor, timeout_ms=left_ms, limit=max(query.limit, _PAGE))
-        answer = store.query(page, page_bytes=_MOST_BYTES)
-        found += [one for one in answer.messages if _is_ours(broker, border, one.record.physical_offset)]
-        cursor = answer.next_cursor
-        if cursor is None:
+    size = 0
+    while len(found) < query.limit and size < _MOST_BYTES:
+        left_ms = int((until_s - node.clock.monotonic_s()) * 1000)
+        if left_ms <= 0:
             break
+        answer = store.query(replace(query, timeout_ms=left_ms), page_bytes=_MOST_BYTES - size)
+        found += answer.messages
+        size += sum(one.record.size for one in answer.messages)
+        if answer.next_cursor is None:
+            break
+        query = replace(query, cursor=answer.next_cursor)
     return found[: query.limit]
 
 
-def _is_ours(broker: FollowedBroker, border: int, offset: int) -> bool:
-    """Whether the broker does not have what lies at an offset: it has removed it, or a promoted store took it."""
-    return offset < border or (broker.is_promoted and offset >= broker.end)
+def _had_by(broker: FollowedBroker, border: int) -> tuple[int, int]:
+    """Returns the physical range of what the broker has: not what it has removed, nor what a promoted store took."""
+    return border, broker.end if broker.is_promoted else EVERYTHING
 
 
 @declare(ANSWERS, RequestCode.VIEW_MESSAGE_BY_ID, lane=CallLane.READ)
@@ -199,7 +205,8 @@ def message_by_offset(call: NodeCall) -> RemotingAnswer:
     node, offset, topic = call.broker, call.number("offset"), call.text("topic", "")
     found = []
     for broker in node.brokers():
-        if broker.store is not None and _is_ours(broker, node.live.border(broker), offset):
+        first, end = _had_by(broker, node.live.border(broker))
+        if broker.store is not None and not first <= offset < end:
             message = broker.store.message_at(offset)
             if message is not None and topic in ("", message.record.topic):
                 found.append(message)
@@ -308,9 +315,9 @@ def topic_stats(call: NodeCall) -> RemotingAnswer:
     topic = said.removeprefix(PREFIX)
     call.caller.check(Scope.READ, topic)
     found = []
-    for number, broker, queue_id in _queues(node, said):
-        first, end = broker.store.offsets(topic, queue_id)
-        last_ms = stored_ms(broker.store, topic, queue_id, end - 1) if end > first else 0
+    for number, broker, name, queue_id in _queues(node, said):
+        first, end = broker.store.offsets(name, queue_id)
+        last_ms = stored_ms(broker.store, name, queue_id, end - 1) if end > first else 0
         stats = {"lastUpdateTimestamp": last_ms, "maxOffset": end, "minOffset": first}
         found.append((MessageQueue(node.name, number, said), stats))
     return RemotingAnswer(body=java_json.encode({"offsetTable": java_json.table(found), "topicPutTps": 0.0}))
@@ -321,20 +328,19 @@ def consume_stats(call: NodeCall) -> RemotingAnswer:
     """Answers with how far a group is in replayed topics, or in one of them; of others, their brokers know."""
     group, said, node = call.text("consumerGroup"), call.text("topic", ""), call.broker
     found = []
-    for name in [said] if said else _topics_of(node, group):
-        topic = name.removeprefix(PREFIX)
-        if not call.caller.may(Scope.READ, topic):
+    for topic in [said] if said else _topics_of(node, group):
+        if not call.caller.may(Scope.READ, topic.removeprefix(PREFIX)):
             continue
-        for number, broker, queue_id in _queues(node, name):
-            end = broker.store.offsets(topic, queue_id)[1]
-            offset = broker.offsets.find(replay_name(group), topic, queue_id) or 0
+        for number, broker, name, queue_id in _queues(node, topic):
+            end = broker.store.offsets(name, queue_id)[1]
+            offset = broker.offsets.find(replay_name(group), name, queue_id) or 0
             stats = {
                 "brokerOffset": end,
                 "consumerOffset": offset,
-                "lastTimestamp": stored_ms(broker.store, topic, queue_id, offset - 1) if offset else 0,
+                "lastTimestamp": stored_ms(broker.store, name, queue_id, offset - 1) if offset else 0,
                 "pullOffset": offset,
             }
-            found.append((MessageQueue(node.name, number, name), stats))
+            found.append((MessageQueue(node.name, number, topic), stats))
     return RemotingAnswer(body=java_json.encode({"consumeTps": 0.0, "offsetTable": java_json.table(found)}))
 
 
@@ -349,7 +355,7 @@ def groups_of_topic(call: NodeCall) -> RemotingAnswer:
         group.removeprefix(PREFIX)
         for store in node.stores().values()
         for group, state in store.groups.all_committed().items()
-        if group.startswith(PREFIX) == is_replayed and any(queue[0] == topic for queue in state.offsets)
+        if group.startswith(PREFIX) == is_replayed and any(record_topic(queue[0]) == topic for queue in state.offsets)
     }
     found.update(group for group in node.clients.consumer_groups() if node.clients.subscription(group, said))
     return RemotingAnswer.of_json({"groupList": sorted(found)})
@@ -373,23 +379,24 @@ def reset_offsets(call: NodeCall) -> RemotingAnswer:
     topic, time_ms = said.removeprefix(PREFIX), call.number("timestamp", -1)
     call.caller.check(Scope.READ, topic)
     moved: dict[int, int] = {}
-    for number, broker, queue_id in _queues(node, said):
+    for number, broker, name, queue_id in _queues(node, said):
         if time_ms < 0:
-            offset = broker.store.offsets(topic, queue_id)[1]
+            offset = broker.store.offsets(name, queue_id)[1]
         else:
-            offset = broker.store.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
-        broker.offsets.commit(replay_name(group), topic, queue_id, offset)
+            offset = broker.store.offset_by_time(name, queue_id, time_ms, Boundary.LOWER)
+        broker.offsets.commit(replay_name(group), name, queue_id, offset)
         moved[number] = offset
     if moved:
         group_tools.tell_reset(call, node.name, moved)
     return RemotingAnswer(body=java_json.encode({"offsetTable": group_tools.offset_table(node.name, said, moved)}))
 
 
-def _queues(node: ArchiveNode, said: str) -> Iterator[tuple[int, ReadableBroker, int]]:
-    """Yields the queues of a replayed topic: its number, the store that has it, and its number there."""
+def _queues(node: ArchiveNode, said: str) -> Iterator[tuple[int, ReadableBroker, str, int]]:
+    """Yields the queues of a replayed topic: its number, the store that has it, and its topic and number there."""
+    topic = said.removeprefix(PREFIX)
     if node.replay is not None and said.startswith(PREFIX):
-        for number, one in enumerate(node.replay.queues.of(said.removeprefix(PREFIX))):
-            yield number, node.replay.broker(node, one.store_id), one.queue_id
+        for number, one in enumerate(node.replay.queues.of(topic)):
+            yield number, node.replay.broker(node, one.store_id), name_in_store(topic, one), one.queue_id
 
 
 def _topics_of(node: ArchiveNode, group: str) -> list[str]:
@@ -397,7 +404,7 @@ def _topics_of(node: ArchiveNode, group: str) -> list[str]:
     found: set[str] = set()
     for store in node.stores().values():
         state = store.groups.all_committed().get(replay_name(group))
-        found.update(replay_name(topic) for topic, _, _ in (state.offsets if state is not None else ()))
+        found.update(replay_name(record_topic(topic)) for topic, _, _ in (state.offsets if state is not None else ()))
     return sorted(found)
 
 

@@ -1,12 +1,15 @@
 """``archive%TOPIC``: any consumer of RocketMQ reads all that is kept of a topic, in both tiers, from its first message.
 
-The queues of the topic in the stores of all followed brokers lie side by side, as one broker's queues 0, 1, 2 … Which
-is which is written down before anybody is told, and only ever added to (:class:`ReplayQueues`), so that an offset that
-a consumer has means the same queue for ever.
+The queues of the topic in the stores of all followed brokers, and of each generation of it, lie side by side, as one
+broker's queues 0, 1, 2 … Which is which is written down before anybody is told, and only ever added to
+(:class:`ReplayQueues`), so that an offset that a consumer has means the same queue for ever. Offsets of a generation
+begin at 0 again: in one queue with those of the one before they would fall, and what a consumer has committed would
+come to mean another message.
 
-A request is one to the store that has the queue, with the topic's own name and queue there, and is answered by what
-answers it at any store's door. Offsets of a group ``G`` are committed in that store for the group ``archive%G``:
-what the broker's own group of the name has consumed is another matter, and is copied over and over.
+A request is one to the store that has the queue, with the generation's own name (``orders@1``) and queue there, and is
+answered by what answers it at any store's door. Offsets of a group ``G`` are committed in that store for the group
+``archive%G`` by that name: what the broker's own group of the name has consumed is another matter, and is copied over
+and over.
 
 The records of an answer say ``archive%TOPIC`` and the queue that was asked for, in the place of what they say in the
 log: Go's push consumer looks for its callback by the topic in the record, Java's takes any. All else is as it is.
@@ -31,6 +34,7 @@ from tierlog.service.rocketmq.remoting.connection import Buffer
 from tierlog.service.rocketmq.remoting.consumer_offsets import ConsumerOffsets
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, TopicNotFoundError, UnavailableError
 from tierlog.tiering.base.fs import FileSystem, replace_file
+from tierlog.tiering.format.generation import asked_name, lasting_name
 from tierlog.tiering.format.record import MAGIC_V2, MAX_TOPIC_BYTES_V1, SysFlag
 from tierlog.tiering.rocketmq.codes import PullFlag, ResponseCode
 
@@ -53,18 +57,23 @@ def may_replay(topic: str) -> bool:
 
 
 class ReplayQueue(NamedTuple):
-    """One queue of a store."""
+    """One queue of a generation of a topic in a store."""
 
     store_id: str
     queue_id: int
+    generation: int = 1
+
+
+#: By store and topic: how many queues each generation has, the oldest first.
+QueueCounts = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class ReplayQueues:
     """Which queue of which store a queue of ``archive%TOPIC`` is: ``archive-queues.json``. Thread safe.
 
-    An object by topic, each a list of [store, first queue there, number of queues], one behind the other. The file is
-    replaced as a whole before anybody is told of a queue in it. Killed before: nobody knew of the queue, and whatever
-    comes first next time gets its number.
+    An object by topic, each a list of [store, first queue there, number of queues], one behind the other; of a later
+    generation than the first, its number comes fourth. The file is replaced as a whole before anybody is told of a
+    queue in it. Killed before: nobody knew of the queue, and whatever comes first next time gets its number.
     """
 
     def __init__(self, path: Path, fs: FileSystem) -> None:
@@ -74,16 +83,18 @@ class ReplayQueues:
         self._lock = threading.Lock()
         self._queues: dict[str, list[ReplayQueue]] = _read(fs, path) if fs.exists(path) else {}
 
-    def extend(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """Gives numbers to queues that have none: the queues of each topic, by store."""
+    def extend(self, counts: QueueCounts) -> None:
+        """Gives numbers to queues that have none."""
         with self._lock:
             new: dict[str, list[ReplayQueue]] = {}
             for store_id, topics in sorted(counts.items()):
-                for topic, count in topics.items():
-                    known = new.get(topic) or self._queues.get(topic, [])
-                    have = sum(one.store_id == store_id for one in known)
-                    if have < count:
-                        new[topic] = known + [ReplayQueue(store_id, queue_id) for queue_id in range(have, count)]
+                for topic, generations in topics.items():
+                    for generation, count in enumerate(generations, 1):
+                        known = new.get(topic) or self._queues.get(topic, [])
+                        have = sum((one.store_id, one.generation) == (store_id, generation) for one in known)
+                        if have < count:
+                            missing = range(have, count)
+                            new[topic] = known + [ReplayQueue(store_id, each, generation) for each in missing]
             if new:
                 after = {**self._queues, **new}
                 replace_file(self._fs, self._path, _written(after), self._path.parent)
@@ -104,11 +115,12 @@ def _written(queues: Mapping[str, Sequence[ReplayQueue]]) -> bytes:
     document: dict[str, list[list[str | int]]] = {}
     for topic, found in sorted(queues.items()):
         runs: list[list[Any]] = []
-        for store_id, queue_id in found:
-            if runs and runs[-1][0] == store_id and runs[-1][1] + runs[-1][2] == queue_id:
+        for store_id, queue_id, generation in found:
+            later = [generation] if generation > 1 else []
+            if runs and (runs[-1][0], runs[-1][3:]) == (store_id, later) and sum(runs[-1][1:3]) == queue_id:
                 runs[-1][2] += 1
             else:
-                runs.append([store_id, queue_id, 1])
+                runs.append([store_id, queue_id, 1, *later])
         document[topic] = runs
     return orjson.dumps(document)
 
@@ -117,8 +129,8 @@ def _read(fs: FileSystem, path: Path) -> dict[str, list[ReplayQueue]]:
     try:
         return {
             str(topic): [
-                ReplayQueue(str(store_id), queue_id)
-                for store_id, first, count in runs
+                ReplayQueue(str(store_id), queue_id, *later)
+                for store_id, first, count, *later in runs
                 for queue_id in range(first, first + count)
             ]
             for topic, runs in orjson.loads(fs.read(path)).items()
@@ -140,10 +152,10 @@ class Replay:
         self._lock = threading.Lock()
         self._offsets: dict[str, tuple[Store, ConsumerOffsets]] = {}
 
-    def topics(self, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    def topics(self, counts: QueueCounts) -> dict[str, int]:
         """Returns the topics that consumers may be told of, with their queues, once all of them have numbers."""
         shown = {
-            store_id: {topic: count for topic, count in topics.items() if may_replay(topic)}
+            store_id: {topic: queues for topic, queues in topics.items() if may_replay(topic)}
             for store_id, topics in counts.items()
         }
         self.queues.extend(shown)
@@ -161,7 +173,7 @@ class Replay:
         if not 0 <= number < len(queues):
             raise TopicNotFoundError(f"no topic {said[:300]!r} with a queue {number}")
         queue = queues[number]
-        fields = {**call.frame.fields, "topic": topic, "queueId": str(queue.queue_id)}
+        fields = {**call.frame.fields, "topic": name_in_store(topic, queue), "queueId": str(queue.queue_id)}
         group = fields.get("consumerGroup")
         if group is not None:
             fields["consumerGroup"] = replay_name(group)
@@ -194,6 +206,11 @@ class Replay:
         open_now = self._stores()
         with self._lock:
             return [at for store_id, (store, at) in self._offsets.items() if open_now.get(store_id) is store]
+
+
+def name_in_store(topic: str, queue: ReplayQueue) -> str:
+    """Returns the name by which the store of a queue is asked for it: the generation's, which never changes."""
+    return asked_name(lasting_name(topic, queue.generation))
 
 
 def original_topic(said: str) -> str:

@@ -19,7 +19,7 @@ from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import NotFoundError, StoreError
 from tierlog.tiering.hot.consumer_groups import validate_group
-from tierlog.tiering.message.batch import validate_topic
+from tierlog.tiering.message.batch import validate_topic_or_generation
 
 _LOG = logging.getLogger("tierlog")
 #: How long an offset waits that nobody waits for.
@@ -56,7 +56,7 @@ class ConsumerOffsets:
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Keeps an offset that is written a little later; raises for a name that no group or topic has."""
-        if self.find(group, validate_topic(topic), queue_id) == offset:
+        if self.find(group, validate_topic_or_generation(topic), queue_id) == offset:
             return
         with self._lock:
             if not self._noted:

@@ -15,6 +15,7 @@ pytest.importorskip("pyspark")
 
 from tests.support.pipeline.batch_reads import planned, read, rows_of
 from tests.support.stores.engines import tiny_settings
+from tests.support.stores.irregular import followed_archive, irregular_log, sent
 from tierlog.index.search.query import Query
 from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore, open_manifest, open_objects
 from tierlog.pipeline.read.frames import read_frames
@@ -284,3 +285,32 @@ def test_an_object_that_is_lost_is_named(engine: Store, kind: str) -> None:
             rows_of(options)
         assert raised.value.path == info.key
         objects.put(info.key, data)
+
+
+def test_no_generation_is_passed_over_in_a_segment_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
+    # the second generation begins at offset 0 again, in a queue that comes before the first one's last
+    made = [*sent("orders", 1, range(4)), *sent("orders", 0, range(3), 4), *sent("orders", 1, range(3), 7)]
+    log = irregular_log([*made, *sent("noise", 0, range(40), 100)])
+    with followed_archive(tmp_path, log) as followed:
+        followed.archive_all()
+        store = ArchiveSnapshot.take(f"file://{tmp_path}/cold").only()
+        (entry, *_) = store.manifest.log_entries(store.manifest.reader(), store.head)
+        whole = [row["body"] for batch in read_frames(store, entry) for row in batch.to_pylist()]
+        (batch,) = read_frames(store, entry)
+        followed.store.removal.erase(Query("noise", "key-100"))
+        while followed.store.removal.run_once():
+            pass
+    for cut in range(len(whole)):
+
+        def cached(its: PinnedStore, of: LogEntry, cut: int = cut) -> Iterator[Any]:
+            if its is not store:
+                yield from read_frames(its, of)
+                return
+            if cut:
+                yield batch.slice(0, cut)
+            raise ObjectNotFoundError("it is gone", path=of.key)
+
+        bodies = [row["body"] for part in despite_rewriting(store, entry, cached) for row in part.to_pylist()]
+        assert [body for body in bodies if not body.startswith(b"message 100.")] == [
+            body for body in whole if not body.startswith(b"message 100.")
+        ]

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark")
 
 from tests.support.pipeline.batch_reads import Row, at_ms, place, planned, read, rows_of
 from tests.support.service.served import served
-from tests.support.stores.engines import tiny_settings
+from tests.support.stores.engines import small_settings, tiny_settings
+from tests.support.stores.irregular import followed_archive, irregular_log, sent
 from tierlog.index.search.query import Query
+from tierlog.pipeline.base.archive import ArchiveSnapshot
+from tierlog.pipeline.jobs.export import tasks_of, write_task
+from tierlog.pipeline.jobs.export_table import ExportPlan, ExportRequest
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError, NotFoundError
 from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 TOPICS = ("orders", "pays")
 
@@ -189,3 +196,60 @@ def test_a_service_of_another_store_is_refused(service: Service, tmp_path: Path)
             planned({"url": service.url, "store": "o"})
         with pytest.raises(NotFoundError, match="no archive of store 'wrong' here"):
             planned({"cold": cold, "store": "wrong"})
+
+
+#: Generations 1, 2 and 3 of ``orders`` in one queue, and a topic that was made once.
+_MADE_AGAIN = irregular_log(
+    [
+        *sent("orders", 0, range(40)),
+        *sent("pays", 0, range(10), 40),
+        *sent("orders", 0, range(30), 50),
+        *sent("orders", 0, range(20), 80),
+        *sent("noise", 0, range(40), 100),  # so that the segment before is closed
+    ]
+)
+_NUMBERS = {"orders@1": range(40), "orders@2": range(50, 80), "orders@3": range(80, 100), "pays": range(40, 50)}
+_NUMBERS_OF = {**_NUMBERS, "orders": [*range(40), *range(50, 100)], "orders@4": [], "pays@1": range(40, 50)}
+
+
+@pytest.fixture(params=["cold", "url", "cold+url"])
+def made_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Options that read all three, whose second generation ends in the archive where the third one begins."""
+    settings = small_settings()
+    with followed_archive(tmp_path, _MADE_AGAIN, _MADE_AGAIN.records[85].at) as store:
+        store.archive_all()
+        _MADE_AGAIN.log.feed(store)
+        store.flush()
+        store._hot.dispatch()
+        if request.param == "cold":
+            store.archive_all()
+        with served(store.store, settings) as url:
+            both = {"cold": f"file://{tmp_path}/cold", "url": url}
+            yield {name: both[name] for name in request.param.split("+")}
+
+
+@pytest.mark.parametrize("names", [*_NUMBERS_OF, "pays,orders@2", "orders@1,orders@3"])
+def test_a_generation_that_is_named_is_read_alone(made_again: dict[str, str], names: str) -> None:
+    wanted = [number for name in names.split(",") for number in _NUMBERS_OF[name]]
+    rows = rows_of({**made_again, "topic": names})
+    assert sorted(int(row["body"].split(b".")[0].removeprefix(b"message ")) for row in rows) == sorted(wanted)
+    for number in wanted[::17]:
+        rows = rows_of({**made_again, "topic": names, "key": f"key-{number}"})
+        assert [row["body"].split(b".")[0] for row in rows] == [b"message %d" % number]
+    if names == "orders@1":
+        assert rows_of({**made_again, "topic": names, "key": "key-55"}) == []
+
+
+def test_a_generation_is_exported_alone(tmp_path: Path) -> None:
+    with followed_archive(tmp_path, _MADE_AGAIN) as store:
+        store.archive_all()
+    snapshot = ArchiveSnapshot.take(f"file://{tmp_path}/cold")
+    for name, numbers in _NUMBERS_OF.items():
+        request = ExportRequest(snapshot.url, (), (name,), None, None, None, 1 << 20)
+        plan, objects = ExportPlan.make(request, snapshot, "0"), MemoryObjectStore(ManualClock())
+        for task in tasks_of(plan):
+            write_task(objects, task, plan, None)
+        files = [info.key for info in objects.list("") if info.key.endswith(".parquet")]
+        bodies = [body for key in files for body in pq.read_table(io.BytesIO(objects.get(key)[0]))["body"].to_pylist()]
+        exported = sorted(int(body.split(b".")[0].removeprefix(b"message ")) for body in bodies)
+        assert exported == sorted(numbers), name

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline.stream_driver import Row
+from tests.support.pipeline.stream_driver import Row, StreamDriver
+from tests.support.service.served import served
+from tests.support.stores.engines import small_settings
+from tests.support.stores.followed import SEGMENT_BYTES
+from tests.support.stores.irregular import followed_archive, irregular_log, sent
 from tests.support.stores.streamed_store import SETTINGS, StreamedStore, streamed
 from tierlog.index.search.query import Query
+from tierlog.pipeline.read.views import MESSAGES_SPARK
+from tierlog.pipeline.source.options import SourceOptions, SourceUse
+from tierlog.pipeline.source.stream_reader import TierlogStreamReader
+from tierlog.service.engine.followed.changes import begin_again
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
-from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.clock import ManualClock, SystemClock
 from tierlog.tiering.base.errors import NotFoundError, StoreMismatchError, TopicNotFoundError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.message.batch import Message
 
 SOURCES = ["cold", "url", "cold+url"]
@@ -196,3 +208,68 @@ def test_archive_and_service_of_different_stores_are_refused(tmp_path: Path) -> 
             store.new_query(cold=cold).plan()
         with pytest.raises(StoreMismatchError, match="the service serves store 's', not 't'"):
             store.new_query(store="t").plan()
+
+
+_MADE_AGAIN = [
+    *sent("orders", 0, range(40)),
+    *sent("orders", 0, range(30), 40),
+    *sent("orders", 0, range(20), 70),
+    *sent("noise", 0, range(40), 90),  # so that the segment before is closed
+]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_stream_reads_each_generation_once_through_a_topic_that_is_made_again(source: str, tmp_path: Path) -> None:
+    log = irregular_log(_MADE_AGAIN)
+    with followed_archive(tmp_path, log, log.records[35].at) as store, served(store.store, SETTINGS) as url:
+        both = {"cold": f"file://{tmp_path}/cold", "url": url}
+        named = {name: both[name] for name in source.split("+")}
+        store.archive_all()
+        queries = {name: StreamDriver(partial(_reader, {**named, "topic": name})) for name in ("orders", "orders@1")}
+        for end in (35, 45, 60, 65, 75, 90):
+            log.log.feed(store, end=log.log.end if end == 90 else log.records[end].at)
+            store.flush()
+            if end in (60, 75) or source == "cold":
+                store.archive_all()
+            for query in queries.values():
+                query.restart()
+                query.until_quiet()
+        bodies = [int(row[3].split(b".")[0].removeprefix(b"message ")) for row in queries["orders"].everything()]
+        assert sorted(bodies) == list(range(90))
+        bodies = [int(row[3].split(b".")[0].removeprefix(b"message ")) for row in queries["orders@1"].everything()]
+        assert bodies == list(range(40))
+        for query in queries.values():
+            query.stop()
+
+
+def _reader(options: dict[str, str]) -> TierlogStreamReader:
+    return TierlogStreamReader(SourceOptions.parse(options, SourceUse.READ_STREAM), MESSAGES_SPARK)
+
+
+@pytest.mark.parametrize("source", ["cold", "cold+url"])
+def test_a_range_that_a_follower_lost_is_said_once(
+    source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = irregular_log(sent("orders", 0, range(200)))
+    with followed_archive(tmp_path, log, SEGMENT_BYTES) as store:
+        pass
+    seams = Components(
+        small_settings().with_segments_of(SEGMENT_BYTES),
+        ManualClock(),
+        LocalFileSystem(),
+        SystemRandomness(),
+        follow_from=0,
+    )
+    begin_again(tmp_path / "s", 3 * SEGMENT_BYTES, seams)
+    with followed_archive(tmp_path, log) as store, served(store.store, SETTINGS) as url:
+        store.archive_all()
+        both = {"cold": f"file://{tmp_path}/cold", "url": url}
+        query = StreamDriver(lambda: _reader({name: both[name] for name in source.split("+")}))
+        query.until_quiet()
+        query.plan()
+        query.stop()
+    said = [message for message in caplog.messages if "not complete" in message]
+    assert said == [
+        f"store s is not complete: the broker had deleted its log [{SEGMENT_BYTES}, {3 * SEGMENT_BYTES}) "
+        "before the follower came there"
+    ]

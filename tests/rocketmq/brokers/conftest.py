@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.objects.s3_server import s3_server
 from tests.support.rocketmq.real_brokers import Cluster, RealBroker, nameserver
 from tests.support.rocketmq.real_clients import RealClient, java_client
 from tests.tools.cache import ToolMissingError
 from tests.tools.rocketmq_clients import JAVA_5, SERVERS, ClientProgram, built
 
+__all__ = ["s3_server"]
 _HERE = Path(__file__).parent
 NEWEST = "5.5.0"
 

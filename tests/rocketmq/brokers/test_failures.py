@@ -1,4 +1,4 @@
-"""A broker is killed, loses the end of its log or all of it; a bucket refuses everything."""
+"""A broker is killed, loses the end of its log or all of it; a bucket refuses everything; followers are killed then."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ import shutil
 from pathlib import Path
 
 import pytest
+from moto.s3.responses import S3Response
 
 from tests.rocketmq.brokers.conftest import Begin
 from tests.support.objects.faulty_store import FaultyObjectStore
-from tests.support.rocketmq.following import Following, check_messages, differing
+from tests.support.objects.s3_server import S3Server
+from tests.support.rocketmq.following import STORE_ID, Following, FollowProcess, check_messages, differing
 from tests.support.rocketmq.real_brokers import CLOCK, until
+from tierlog.index.search.query import Query
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.follow.followed_broker import FollowState
+from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.rocketmq.remoting import bounds_in, flushed_below, runtime_info
 
 SEED = int(os.environ.get("TIERLOG_SEED") or 24)
 KILLS = 3
+ROUNDS = 2
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -46,6 +53,67 @@ def test_a_broker_that_was_killed_and_lost_the_end_of_its_log_is_followed_on(
                     follower.reach(broker.bounds().max_offset)
                     assert differing(follower.root, broker) == []
                     check_messages(follower.store, sent, seed=SEED)
+
+
+def test_a_broker_that_lost_its_end_while_its_follower_was_killed_is_followed_on(begin: Begin, tmp_path: Path) -> None:
+    cluster, chance = begin(), random.Random(f"{SEED} both")
+    broker = cluster.broker
+    cluster.client.send(cluster.topics[0], "first")
+    follower = FollowProcess(tmp_path, broker)
+    try:
+        follower.start()
+        for _ in range(ROUNDS):
+            flood = cluster.flood(bytes=2000)
+            cluster.grow(chance.randrange(100_000, 1_500_000))
+            follower.kill()
+            info = runtime_info(broker.client)
+            followed, flushed = bounds_in(info).max_offset, flushed_below(info) or 0
+            broker.kill()
+            # what the follower has published, the broker had flushed when it was killed, and is not lost
+            kept = max(broker.last_segment(), flushed)
+            broker.lose_end(chance.randint(kept, max(kept, followed)))
+            broker.start()
+            flood.end(now=True)
+            sent = cluster.flood(count=500).end()
+            follower.start()
+            follower.reach(broker.bounds().max_offset)
+            assert differing(follower.root / STORE_ID, broker) == []
+            follower.check_found(chance.sample(sent, 20))
+    finally:
+        follower.kill()
+
+
+def test_a_follower_killed_while_its_bucket_refuses_everything_goes_on_and_catches_up(
+    begin: Begin, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, chance = begin(), random.Random(f"{SEED} refused")
+    broker, bucket = cluster.broker, s3_server.new_bucket()
+    monkeypatch.setenv("TIERLOG_S3_ENDPOINT", s3_server.endpoint_url)
+    follower = FollowProcess(tmp_path, broker, f"s3://{bucket}/archive", s3_server.endpoint_url)
+    try:
+        follower.start()
+        first = cluster.flood(count=1000).end()
+        follower.reach(broker.bounds().max_offset)
+        follower.check_found(chance.sample(first, 5))
+        with monkeypatch.context() as full:
+            for write in ("put_object", "upload_part"):
+                full.setattr(S3Response, write, lambda server: (507, {}, "<Error><Code>QuotaExceeded</Code></Error>"))
+            flood = cluster.flood(count=6000)
+            for _ in range(ROUNDS):
+                cluster.grow(500_000)
+                follower.kill()
+                follower.start()
+            sent = flood.end()
+            end = broker.bounds().max_offset
+            follower.reach(end)
+            follower.check_found(chance.sample(sent, 5))
+            archived_to = follower.archived_to()
+            assert archived_to < end - end % broker.segment_bytes
+        until(lambda: follower.archived_to() >= end - end % broker.segment_bytes, lambda: "the archive catches up")
+        assert differing(follower.root / STORE_ID, broker) == []
+        follower.check_found(chance.sample(first + sent, 20))
+    finally:
+        follower.kill()
 
 
 def test_while_a_bucket_refuses_everything_the_log_goes_on_and_the_archive_catches_up(
@@ -86,3 +154,55 @@ def test_all_that_a_sync_master_acknowledged_is_here_when_its_volume_is_destroye
         assert len(acknowledged) > 100, flood.told
     with Following(tmp_path, broker, "replica", mode="replica") as follower:
         check_messages(follower.store, acknowledged, seed=SEED, samples=len(acknowledged))
+
+
+def test_what_waits_at_a_brokers_levels_of_delay_fires_once_in_the_store_that_takes_its_place(
+    begin: Begin, tmp_path: Path
+) -> None:
+    cluster = begin()
+    broker, topic = cluster.broker, cluster.topics[0]
+    cluster.client.send(topic, "at-once")
+    with Following(tmp_path, broker, "promoted", promote=True, promote_after_ms=1000) as follower:
+        follower.reach(broker.bounds().max_offset)
+        for level in (2, 4):  # 5 s and 30 s
+            cluster.client.send(topic, f"level-{level}", count=5, **{"property.DELAY": str(level)})
+
+        def found(level: int) -> list[int]:
+            queries = [Query(topic=topic, key=f"level-{level}-{number}") for number in range(5)]
+            return [len(follower.store.query(query).messages) for query in queries]
+
+        until(lambda: found(2) == [1] * 5, lambda: f"the broker sends on what waited for 5 s: {found(2)}")
+        assert found(4) == [0] * 5
+        broker.stop()
+        until(lambda: follower.broker.state is FollowState.PROMOTED, follower.told)
+        timers = Timers(follower.store, CLOCK, SystemRandomness())
+        timers.start()
+        try:
+            until(lambda: sum(found(4)) >= 5, lambda: f"what waited for 30 s comes: {found(4)}")
+            until(lambda: timers.pending() == 0, lambda: f"{timers.pending()} wait still")
+        finally:
+            timers.close()
+        assert (found(2), found(4)) == ([1] * 5, [1] * 5)
+
+
+def test_all_that_a_sync_master_acknowledged_is_here_when_its_volume_and_the_replica_are_lost_at_once(
+    begin: Begin, tmp_path: Path
+) -> None:
+    cluster = begin(brokerRole="SYNC_MASTER", inSyncReplicas=2, flushDiskType="SYNC_FLUSH")
+    broker = cluster.broker
+    follower = FollowProcess(tmp_path, broker, mode="replica")
+    try:
+        follower.start()
+        follower.reach(broker.bounds().max_offset)
+        cluster.client.send(cluster.topics[0], "first")
+        flood = cluster.flood()
+        cluster.grow(1_000_000)
+        follower.kill()  # what was acknowledged until now is durable here, and nothing can be from now on
+        broker.kill()
+        shutil.rmtree(broker.store)
+        acknowledged = flood.end(now=True)
+        assert len(acknowledged) > 100, flood.told
+        follower.start()
+        follower.check_found(acknowledged)
+    finally:
+        follower.kill()

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.rocketmq.brokers.conftest import Begin
 from tests.support.objects.real_s3 import free_port
-from tests.support.processes.nodes import ask
+from tests.support.processes.nodes import ask, tierlog
+from tests.support.rocketmq.follow_alerts import Scrape, Stretch, check_alerts
 from tests.support.rocketmq.following import STORE_ID, FollowProcess, differing
 from tests.support.rocketmq.real_brokers import CLUSTER, Acknowledged, until
-from tests.support.rocketmq.real_clients import BEGIN_MS, ClientError, RealClient, fresh
+from tests.support.rocketmq.real_clients import BEGIN_MS, ClientError, RealClient, fresh, java_client, other_client
+from tests.tools.rocketmq_clients import GO, JAVA_5, built, command_of
+from tierlog.service.exit_codes import INCOMPLETE
 
-SEED = 24
+SEED = int(os.environ.get("TIERLOG_SEED") or 24)
 SAMPLED = 6
-#: Requests that belong to whoever takes and gives messages.
-FOREIGN = ("send_message", "send_message_v2", "send_batch_message", "pull_message", "lite_pull_message", "pop_message")
+#: What a broker is asked by those who produce and consume, wherever their messages are.
+OF_CLIENTS = {"heart_beat", "unregister_client", "get_consumer_list_by_group", "check_client_config"}
+#: What look-ups ask: the message, and for who has consumed it.
+OF_LOOK_UPS = {"query_message", "query_topic_consume_by_who", "get_consumer_connection_list", "get_consume_stats"}
+_HA_STATUS = 907
+_MINUTES_AWAY = 180
 
 
 def is_found(client: RealClient, message: Acknowledged) -> bool:
@@ -24,6 +37,59 @@ def is_found(client: RealClient, message: Acknowledged) -> bool:
         return bool(client.do("query", topic=message.topic, key=message.key)["messages"])
     except ClientError:
         return False
+
+
+def asked(follower: FollowProcess) -> Counter[str]:
+    """Requests at the door by their names."""
+    found: Counter[str] = Counter()
+    for labels, count in follower.metrics("tierlog_rocketmq_requests_total").items():
+        name = re.search('request="([^"]*)"', labels)
+        assert name is not None, labels
+        found[name[1]] += int(count)
+    return found
+
+
+def check_gap(
+    follower: FollowProcess, gap: tuple[int, int], lost: Iterable[Acknowledged], times: tuple[int, int]
+) -> None:
+    """What the broker removed in ``gap``, between two times, is named by every answer that it belongs into."""
+    url, (begin, end) = follower.url, gap
+    assert sum(follower.metrics("tierlog_follow_gap_bytes_total").values()) == end - begin
+    missing = max((each for each in lost if each.physical_offset < end), key=lambda each: each.physical_offset)
+    assert missing.physical_offset >= begin
+    topic, words = missing.topic, f"log [{begin}, {end})"
+    answer = ask(url, f"/v1/topics/{topic}/messages?key={missing.key}")
+    assert answer["messages"] == []
+    cursor: str | None = ""
+    while cursor is not None:  # a page of newer messages is whole; the one that reaches the gap is not
+        asked_for = f"from={times[0]}&to={times[1]}&limit=1000&cursor={cursor}".removesuffix("&cursor=")
+        page = ask(url, f"/v1/topics/{topic}/messages?{asked_for}")
+        cursor = page["next_cursor"] and quote(page["next_cursor"])
+    for coverage in (answer["coverage"], page["coverage"]):
+        assert not coverage["complete"], coverage
+        assert any(words in str(failure) for failure in coverage["failures"]), coverage
+    for question in (("--key", missing.key), ("--from", str(times[0]), "--to", str(times[1]), "--all")):
+        told = tierlog("query", topic, *question, "--url", url, endpoint_url="")
+        assert told.returncode == INCOMPLETE, told.stderr
+        assert words in told.stderr, told.stderr
+    # a consumer is told where its queue goes on
+    there = [each for each in lost if (each.topic, each.queue) == (topic, missing.queue)]
+    page = ask(url, f"/v1/topics/{topic}/queues/{missing.queue}/messages?offset={missing.offset}")
+    assert (page["status"], page["messages"]) == ("NO_MATCHED_MESSAGE", [])
+    assert page["next_offset"] == min(each.offset for each in there if each.physical_offset >= end)
+
+
+def check_alerts_of_absence(before: Scrape, after: Scrape, folder: Path) -> None:
+    """Nobody can scrape who is stopped or killed: that is its alert. Who is back tells what was lost meanwhile."""
+    check_alerts(
+        [
+            Stretch(10, before),
+            Stretch(_MINUTES_AWAY, None, frozenset({"TierlogDown"})),
+            Stretch(5, after, frozenset({"TierlogFollowGap"})),
+            Stretch(90, after),
+        ],
+        folder,
+    )
 
 
 def test_each_message_is_found_once_on_both_sides_of_the_border_and_a_gap_is_named(
@@ -36,28 +102,41 @@ def test_each_message_is_found_once_on_both_sides_of_the_border_and_a_gap_is_nam
         follower.start()
         before = cluster.flood(count=3000).end()
         follower.reach(broker.bounds().max_offset)
-        followed_to = broker.bounds().max_offset
+        followed_to, was = broker.bounds().max_offset, Scrape.of(follower.url)
         follower.kill()
+        began_ms = int(time.time() * 1000)
         lost = cluster.flood(count=6000).end()
+        ended_ms = int(time.time() * 1000)
         border = cluster.remove_segments()
         follower.start()
         after = cluster.flood(count=2000).end()
         follower.reach(broker.bounds().max_offset)
-        assert sum(follower.metrics("tierlog_follow_gap_bytes_total").values()) == border - followed_to
         assert differing(follower.root / STORE_ID, broker) == []
-
-        missing = next(each for each in lost if followed_to < each.physical_offset < border)
-        answer = ask(follower.url, f"/v1/topics/{missing.topic}/messages?key={missing.key}")
-        assert (answer["messages"], answer["coverage"]["complete"]) == ([], False)
+        check_gap(follower, (followed_to, border), [*lost, *after], (began_ms, ended_ms))
+        check_alerts_of_absence(was, Scrape.of(follower.url), tmp_path)
 
         archive = f"tierlog-{CLUSTER}"
         until(
             lambda: archive in client.mqadmin("topicRoute", "-t", before[0].topic), lambda: "the archive is registered"
         )
+        # who produces and consumes beside it knows of it only from routes
+        built(GO)
+        topic, so_far = after[0].topic, asked(follower)
+        with other_client(command_of(GO), tmp_path, broker.nameserver) as go:
+            for beside in (client, go):
+                prefix = fresh("beside")
+                beside.send(topic, prefix, count=10)
+                beside.do("send", topic=topic, prefix=prefix, how="batch", count=5)
+                assert beside.consumed(topic, fresh("group"), 100, limit_ms=BEGIN_MS)
+        by_clients = asked(follower) - so_far
+        assert by_clients["heart_beat"]
+        assert set(by_clients) <= OF_CLIENTS
+
         chance = random.Random(SEED)
         archived = [each for each in before if each.physical_offset < border]
         until(lambda: is_found(client, archived[0]), lambda: "a client that runs has asked for its routes again")
-        for wanted in (*chance.sample(archived, SAMPLED), *chance.sample(after, SAMPLED)):
+        sampled = [*chance.sample(archived, SAMPLED), *chance.sample(after, SAMPLED)]
+        for wanted in sampled:
             found = client.do("query", topic=wanted.topic, key=wanted.key)["messages"]
             assert [(each["key"], each["queue"], each["offset"], each["id"]) for each in found] == [
                 (wanted.key, wanted.queue, wanted.offset, wanted.unique_id)
@@ -65,10 +144,47 @@ def test_each_message_is_found_once_on_both_sides_of_the_border_and_a_gap_is_nam
             printed = client.mqadmin("queryMsgByKey", "-t", wanted.topic, "-k", wanted.key)
             rows = [line.split() for line in printed.splitlines() if not line.startswith("#") and line.strip()]
             assert [row[0] for row in rows] == [wanted.unique_id], printed
-        # who produces and consumes beside it knows of it only from routes
-        assert client.consumed(after[0].topic, fresh("group"), 100, limit_ms=BEGIN_MS)
-        asked = follower.metrics("tierlog_rocketmq_requests_total")
-        assert any("query_message" in labels for labels in asked), asked
-        assert not [labels for labels in asked for name in FOREIGN if f'"{name}"' in labels]
+        for wanted in (sampled[0], sampled[-1]):
+            # in one process it works once: the command keeps the client that it has shut down
+            with java_client(built(JAVA_5), "Remoting5", tmp_path, client.address) as other:
+                printed = other.mqadmin("queryMsgByUniqueKey", "-t", wanted.topic, "-i", wanted.unique_id, "-a")
+            assert printed.count("Message Body Path:") == 1, printed
+            assert f"[{wanted.key}]" in printed
+        by_all = asked(follower)
+        assert by_all["query_message"]
+        assert set(by_all) <= OF_CLIENTS | OF_LOOK_UPS
+    finally:
+        follower.kill()
+
+
+def test_a_follower_that_was_stopped_past_retention_declares_what_it_missed(begin: Begin, tmp_path: Path) -> None:
+    cluster = begin()
+    broker = cluster.broker
+    follower = FollowProcess(tmp_path, broker)
+    try:
+        follower.start()
+        before = cluster.flood(count=3000).end()
+        followed_to = broker.bounds().max_offset
+        follower.reach(followed_to)
+        was, began_ms = Scrape.of(follower.url), int(time.time() * 1000)
+        follower.stop()
+        lost = cluster.flood(count=24_000, bytes=2000).end()  # more than the network keeps for who does not read
+        ended_ms = int(time.time() * 1000)
+        # what it sends to somebody, a broker does not remove
+        until(
+            lambda: b'"haConnectionInfo":[]' in broker.client.request(_HA_STATUS).body.replace(b" ", b""),
+            lambda: "the broker gives the follower up",
+        )
+        border = cluster.remove_segments()
+        follower.go_on()
+        after = cluster.flood(count=2000).end()
+        follower.reach(broker.bounds().max_offset)
+        until(lambda: sum(follower.metrics("tierlog_follow_gap_bytes_total").values()) > 0, lambda: "a gap is declared")
+        gap_bytes = int(sum(follower.metrics("tierlog_follow_gap_bytes_total").values()))
+        assert gap_bytes <= border - followed_to
+        assert differing(follower.root / STORE_ID, broker) == []
+        check_gap(follower, (border - gap_bytes, border), [*lost, *after], (began_ms, ended_ms))
+        follower.check_found((before[-1], *[each for each in lost if each.physical_offset >= border][:2], after[0]))
+        check_alerts_of_absence(was, Scrape.of(follower.url), tmp_path)
     finally:
         follower.kill()

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rocketmq.pulled import decoded
 from tests.support.rocketmq.real_clients import real_server
+from tests.support.stores.irregular import followed_archive, irregular_log, pulled, sent
 from tests.tools.rocketmq_clients import JAVA_5, ClientProgram
 from tierlog.service.config.settings import Settings
 from tierlog.service.dump.broker_config import export_config
+from tierlog.service.engine.followed.store import CopiedTopic
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.message.batch import Message
-from tierlog.tiering.rocketmq.codes import RequestCode
+from tierlog.tiering.rocketmq.codes import PullFlag, RequestCode
 from tierlog.tiering.rocketmq.remoting import BrokerClient, copied_state
 
 _SEGMENT_BYTES, _UNITS = 1 << 20, 30_000
@@ -57,3 +60,53 @@ def test_topics_offsets_and_progress_are_those_of_the_store(
                 for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
             ]
             assert found == [first, end], topic
+
+
+@pytest.mark.timeout(300)
+def test_of_a_topic_that_was_made_again_the_broker_has_the_current_generation(
+    folder_of: Callable[[ClientProgram], Path], tmp_path: Path
+) -> None:
+    built = folder_of(JAVA_5)
+    settings = Settings.load(overrides={"hot.segment_bytes": _SEGMENT_BYTES, "hot.queue_file_units": _UNITS})
+    log = irregular_log(
+        [
+            *sent("orders", 0, range(400)), *sent("orders", 1, range(90), 400), *sent("pays", 0, range(7), 490),
+            *sent("orders", 0, range(50), 497), *sent("orders", 1, range(120), 547),
+        ],
+        segment_bytes=_SEGMENT_BYTES,
+    )  # fmt: skip
+    root = tmp_path / "store"
+    with followed_archive(tmp_path, log, name="store", settings=settings) as store:
+        store._hot.dispatch()
+        store.copy_topics([CopiedTopic("orders", 3)])
+    export_config(root, root / "config")
+    with real_server(
+        built, tmp_path, f"mappedFileSizeCommitLog={_SEGMENT_BYTES}", f"mappedFileSizeConsumeQueue={20 * _UNITS}"
+    ) as doors, closing(BrokerClient(f"127.0.0.1:{doors.broker_port}", clock=SystemClock())) as client:  # fmt: skip
+        for queue_id, numbers in ((0, range(497, 547)), (1, range(547, 667)), (2, range(0))):
+            place = {"topic": "orders", "queueId": str(queue_id)}
+            ends = [
+                int(client.ask(code, place).fields["offset"])
+                for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+            ]
+            assert ends == [0, len(numbers)], queue_id
+            if numbers:
+                answer = client.ask(RequestCode.PULL_MESSAGE, {
+                    **place, "consumerGroup": "shop", "queueOffset": "0", "maxMsgNums": "16", "commitOffset": "0",
+                    "sysFlag": str(int(PullFlag.SUBSCRIPTION)), "subscription": "*", "expressionType": "TAG",
+                    "subVersion": "0", "suspendTimeoutMillis": "0",
+                })  # fmt: skip
+                keys = [one.properties["KEYS"] for one in decoded(answer.body)]
+                assert keys == [f"key-{number}" for number in numbers[:16]]
+        sent_to = client.ask(RequestCode.SEND_MESSAGE, {
+            "producerGroup": "shop", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+            "queueId": "1", "sysFlag": "0", "bornTimestamp": "1700000000000", "flag": "0", "properties": "",
+            "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
+        }, b"message 999.")  # fmt: skip
+        assert (sent_to.fields["queueId"], sent_to.fields["queueOffset"]) == ("1", "120")
+    with Store.open(root, read_only=True, settings=settings) as ours:
+        assert pulled(ours, "orders@1", 0) == {number: number for number in range(400)}
+        assert pulled(ours, "orders@1", 1) == {number: 400 + number for number in range(90)}
+        assert pulled(ours, "orders", 0) == {number: 497 + number for number in range(50)}
+        assert pulled(ours, "orders", 1) == {**{number: 547 + number for number in range(120)}, 120: 999}
+        assert ours.check() == []

@@ -62,3 +62,18 @@ def test_what_it_shows_of_everything_comes_without_an_error(java_5: RealClient, 
     printed = java_5.mqadmin(*words)
     assert "Exception" not in printed
     assert len(printed.splitlines()) >= 2
+
+
+def test_a_look_up_goes_on_behind_the_last_row_that_was_printed(java_5: RealClient) -> None:
+    topic = fresh("paged")
+    sent = [java_5.send(topic, "same", count=1)[0]["id"] for _ in range(5)]
+    found: list[str] = []
+    last: tuple[str, ...] = ()
+    while True:
+        printed = java_5.mqadmin("queryMsgByKey", "-t", topic, "-k", "same-0", "-p", "K", "-m", "2", *last)
+        page = [line.split() for line in printed.splitlines() if line.startswith(tuple(sent))]
+        if not page:
+            break
+        found += [words[0] for words in page]
+        last = "-l", page[-1][3]
+    assert found == sent[::-1]

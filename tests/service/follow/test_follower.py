@@ -209,6 +209,36 @@ def test_a_gap_is_not_left_behind_while_the_bucket_takes_nothing() -> None:
     follower.stop()
 
 
+def test_a_gap_is_told_as_it_was_declared_and_not_as_none_while_the_archive_is_not_reached() -> None:
+    first = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
+    world = FollowerWorld(first)
+    assert world.run().broker.gap_declared_ms is None
+    begin = LONGER.end - LONGER.end % SEGMENT_BYTES - SEGMENT_BYTES
+    world.lose(BrokerLog(LONGER.data, begin=begin))
+    before_ms = world.clock.now_ms()
+    declared_ms = world.run().broker.gap_declared_ms
+    assert declared_ms is not None
+    assert before_ms <= declared_ms < before_ms + 60_000  # the broker's clock may be ahead
+    # an alert would take a rise from 0 for another loss
+    world.clock.advance(3_600_000)
+    world.bucket.die()
+    told: list[tuple[int | None, int | None]] = []
+
+    def tell() -> None:
+        told.append((world.follower.broker.gap_bytes, world.follower.broker.gap_declared_ms))
+
+    def is_known() -> bool:
+        world.clock.advance(1_000)  # until the archive is tried again
+        return world.follower._opened.gap_bytes is not None
+
+    def revive() -> None:
+        world.bucket.revive()
+        _until(is_known)
+
+    world.run(tell, revive, *[lambda: None] * 4, tell)
+    assert told == [(None, None), (begin - first.end, declared_ms)]
+
+
 def test_topics_and_groups_come_with_their_offsets() -> None:
     world = FollowerWorld(LOG)
     world.broker.state = state_of(
@@ -279,12 +309,16 @@ def test_a_broker_without_a_log_is_waited_for() -> None:
     assert world.data() == LOG.data
 
 
+@pytest.mark.parametrize("torn", [0, 3, 20, 40, 120])
 @pytest.mark.parametrize("begins", ["in a segment", "with a segment"])
-def test_behind_a_hole_of_zeros_the_log_goes_on_and_what_was_lost_is_a_gap_that_answers_name(begins: str) -> None:
+def test_behind_a_hole_of_zeros_the_log_goes_on_and_what_was_lost_is_a_gap_that_answers_name(
+    begins: str, torn: int
+) -> None:
     at = SEGMENT_BYTES + 900 if begins == "in a segment" else 2 * SEGMENT_BYTES
     end, begin = at if begins == "with a segment" else _end_below(LONGER.data, at), 4 * SEGMENT_BYTES
-    log = BrokerLog(LONGER.data[:end] + bytes(begin - end) + LONGER.data[begin:])
+    log = BrokerLog(LONGER.data[: end + torn] + bytes(begin - end - torn) + LONGER.data[begin:])
     world = FollowerWorld(BrokerLog(LONGER.data[:end]))
+    world.broker.piece_bytes = 700 if torn else 11
     world.broker.settled = 0
     world.run()
     follower = world.run(lambda: world.lose(log), *[lambda: None] * 3, stops=False)
@@ -334,7 +368,7 @@ def test_nothing_is_archived_that_the_broker_may_take_back() -> None:
 
 def test_lag_and_margin_are_of_what_is_not_here() -> None:
     world = FollowerWorld(LOG, behind_ms=1_000)
-    follower = world.run(stops=False)
+    follower = world.run(*[lambda: None] * 4, stops=False)  # seconds, until the broker is looked at again
     broker = follower.broker
     _until(lambda: broker.margin_ms == 72 * 3_600_000)
     assert (broker.lag_bytes, broker.lag_ms, broker.problem) == (0, 0, None)

@@ -24,7 +24,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, Unav
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.format.checkpoint import Checkpoint
-from tierlog.tiering.rocketmq.log_source import LogBounds
+from tierlog.tiering.rocketmq.log_source import LogBounds, NoLogYetError
 
 HOUR_MS = 3_600_000
 
@@ -47,6 +47,11 @@ def test_each_broker_has_a_store_and_one_that_is_away_holds_up_no_other() -> Non
     followers.start()
     assert far.done.wait(20)
     first, second = followers.brokers()
+    waits = threading.Event()
+    for _ in range(2_000):  # near's pauses move the clock of both: far may be behind for a moment
+        if second.state is FollowState.FOLLOWING:
+            break
+        waits.wait(0.01)
     assert (first.state, second.state) == (FollowState.CONNECTING, FollowState.FOLLOWING)
     assert second.end == far.log.end
     problem = followers.readiness_problem
@@ -215,6 +220,19 @@ def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(sourc
         cluster.brokers[0].close()
         assert upstream.is_gone()
         assert not upstream.is_back()
+
+
+def test_a_folder_without_the_log_of_a_broker_that_has_had_messages_is_refused_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    with cluster_of(broker_a=BrokerLog(b"")) as cluster:
+        settings = FollowSettings(broker="broker-a", store=tmp_path, namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        with pytest.raises(NoLogYetError):
+            upstream.connect()
+        cluster.brokers[0].grow(broker_log(60))
+        with pytest.raises(NotFoundError, match="has had messages, and no log is here"):
+            upstream.connect()
 
 
 def test_files_of_a_broker_with_dledger_are_refused_by_name_though_nobody_answers(tmp_path: Path) -> None:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
-from tests.support.processes.nodes import Node
-from tests.support.rocketmq.real_brokers import SEGMENT_BYTES, Acknowledged, RealBroker, until
+from tests.support.processes.nodes import Node, RefusedError, ask
+from tests.support.rocketmq.real_brokers import Acknowledged, RealBroker, until
 from tierlog.index.search.query import Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.service.follow.follower import SYSTEM_TOPICS, copied_groups
 from tierlog.service.follow.followers import Followers
 from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.properties import UNIQ_KEY
+from tierlog.tiering.format.record import BLANK, MAGIC_BLANK, decode_record
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.rocketmq.remoting import copied_state
 
 STORE_ID = "followed"
+#: Of a record: topic, queue, queue offset and physical offset.
+Place = tuple[str, int, int, int]
+#: Of a group: the next offset to consume, by topic and queue.
+Places = dict[tuple[str, int], int]
 
 
 def settings_for(broker: RealBroker, **follow: object) -> Settings:
@@ -40,17 +51,47 @@ def _as_soon_as_possible(broker: RealBroker, follow: Mapping[str, object]) -> di
 
 
 class FollowProcess(Node):
-    """``tierlog follow`` beside one broker, killed and begun again as any node."""
+    """``tierlog follow`` beside one broker, killed and begun again as any node; its bucket is a directory if none is
+    given."""
 
-    def __init__(self, folder: Path, broker: RealBroker, **follow: object) -> None:
+    def __init__(
+        self, folder: Path, broker: RealBroker, bucket: str = "", endpoint_url: str = "", /, **follow: object
+    ) -> None:
         named = _as_soon_as_possible(broker, follow)
         settings = {f"TIERLOG_FOLLOW_{name.upper()}": str(value) for name, value in named.items()}
         super().__init__(
-            folder / "root", f"file://{folder / 'cold'}", "", ("--store-id", STORE_ID), settings, command="follow"
+            folder / "root", bucket or f"file://{folder / 'cold'}", endpoint_url, ("--store-id", STORE_ID), settings,
+            command="follow",
         )  # fmt: skip
 
     def _own_settings(self) -> dict[str, str]:
         return {}  # it is in no cluster of ours
+
+    @property
+    def cold(self) -> Path:
+        """The bucket, a directory."""
+        return self.root.with_name("cold")
+
+    def archived_to(self) -> int:
+        """Physical offset below which all is in segments of the archive, as the bucket says."""
+        with Archive.open(self.cold_url, store_id=STORE_ID) as archive:
+            stores = cast("dict[str, dict[str, int]]", archive.stats()["stores"])
+            return stores[STORE_ID]["archived_to"]
+
+    def check_found(self, messages: Iterable[Acknowledged]) -> None:
+        """Each is found by its key, once, and where its producer was told."""
+        for wanted in messages:
+            found = ask(self.url, f"/v1/topics/{wanted.topic}/messages?key={wanted.key}")["messages"]
+            assert [(each["queue_id"], each["queue_offset"], each["physical_offset"]) for each in found] == [
+                (wanted.queue, wanted.offset, wanted.physical_offset)
+            ]
+
+    def committed(self, group: str) -> Places:
+        """The offsets of a group."""
+        with contextlib.suppress(RefusedError):  # it was not copied yet
+            told = ask(self.url, f"/v1/groups/{group}/offsets")["offsets"]
+            return {(each["topic"], each["queue_id"]): each["offset"] for each in told}
+        return {}
 
     def metrics(self, name: str) -> dict[str, float]:
         """Samples of a metric by their labels, as they are written."""
@@ -59,17 +100,18 @@ class FollowProcess(Node):
         found = [line.rpartition(" ") for line in lines if line.startswith((f"{name}{{", f"{name} "))]
         return {labels.removeprefix(name): float(value) for labels, _, value in found}
 
+    def gauge(self, name: str) -> float:
+        """A number of the store; -1 while the store is closed, or the number is not known."""
+        try:
+            return sum(self.metrics(name).values() or [-1.0])
+        except urllib.error.HTTPError:
+            return -1.0
+
     def reach(self, end: int) -> None:
         """Wait until all of the broker's log below is durable here."""
 
         def is_there() -> bool:
-            segments = StorePaths(self.root / STORE_ID).commitlog
-            newest = max((int(path.name) for path in segments.iterdir() if path.name.isdigit()), default=0)
-            try:
-                lag = self.metrics("tierlog_follow_lag_bytes")
-            except urllib.error.HTTPError:  # its store is closed for a moment
-                return False
-            return sum(lag.values()) == 0 and bool(lag) and newest >= end - 1 - (end - 1) % SEGMENT_BYTES
+            return self.gauge("tierlog_flushed_to_bytes") >= end
 
         until(is_there, lambda: f"{end} is followed: {self.said()}")
 
@@ -129,6 +171,38 @@ class Following:
             return broker.state is FollowState.FOLLOWING and broker.end >= end
 
         until(is_there, lambda: f"{end} is followed: {self.told()}")
+
+
+def committed(broker: RealBroker, group: str) -> Places:
+    """The offsets of a group, as the broker tells its slaves."""
+    found = next((each for each in copied_groups(copied_state(broker.client)) if each.name == group), None)
+    return {} if found is None else dict(found.offsets)
+
+
+def records_of(broker: RealBroker) -> list[Place]:
+    """All records of ordinary topics in the files of a broker."""
+    found, end = [], broker.bounds().max_offset
+    for base, path in broker.segments.items():
+        data, at = path.read_bytes(), 0
+        while base + at < end and BLANK.unpack_from(data, at)[1] != MAGIC_BLANK:
+            record = decode_record(data, at, physical_offset=base + at)
+            if record.topic not in SYSTEM_TOPICS:
+                found.append((record.topic, record.queue_id, record.queue_offset, record.physical_offset))
+            at += record.size
+    return found
+
+
+def pulled_all(reader: StoreReader, places: Iterable[Place]) -> list[Place]:
+    """What a consumer gets from the queues of these records, each read from its first offset to its end."""
+    found = []
+    for topic, queue in sorted({place[:2] for place in places}):
+        offset, status = 0, PullStatus.FOUND
+        while status is not PullStatus.NO_NEW_MESSAGE:
+            page = reader.pull(topic, queue, offset, 1000)
+            records = [message.record for message in page.messages]
+            found += [(topic, queue, record.queue_offset, record.physical_offset) for record in records]
+            offset, status = page.next_offset, page.status
+    return found
 
 
 def differing(root: Path, broker: RealBroker) -> list[int]:

@@ -24,10 +24,9 @@ SEGMENT_BYTES = 1 << 20
 CLUSTER = "DefaultCluster"
 #: For whatever a broker does by itself, in its own time; a machine that is busy needs it to start one.
 LIMIT_S = 180.0
-#: Compiled quickly, as each lives for seconds.
+#: Compiled quickly, as most live for seconds.
+_BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _OPTIONS = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
     "-XX:MaxDirectMemorySize=256m",
     # the test machine's disk is nobody's business here
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
@@ -78,10 +77,21 @@ class RealBroker:
     """A broker of one version; it may be begun again on its directory, at the same addresses."""
 
     def __init__(
-        self, built: Path, folder: Path, nameserver: str, settings: Mapping[str, object], *, name: str | None = None
+        self,
+        built: Path,
+        folder: Path,
+        nameserver: str,
+        settings: Mapping[str, object],
+        *,
+        name: str | None = None,
+        is_brief: bool = True,
     ) -> None:
-        """``settings`` count instead of the tests'; ``name`` is that of a broker which this one is a slave of."""
+        """``settings`` count instead of the tests'; ``name`` is that of a broker which this one is a slave of.
+
+        What is not brief is compiled as Java does it otherwise.
+        """
         self.folder = folder
+        self._is_brief = is_brief
         self.name = name or fresh("broker")
         self.nameserver = nameserver
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +152,9 @@ class RealBroker:
         properties = self.folder / "broker.conf"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(properties))
-        self._program = self._running.enter_context(_server(self._built, self.folder, arguments))
+        self._program = self._running.enter_context(
+            _server(self._built, self.folder, arguments, is_brief=self._is_brief)
+        )
         self._program.ask("up?", limit_s=LIMIT_S)
         until(self._registered, lambda: "the broker is at the nameserver")
 
@@ -261,8 +273,22 @@ def nameserver(built: Path, folder: Path, **settings: object) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _server(built: Path, folder: Path, arguments: tuple[str, ...], *, heap: str = "512m") -> Iterator[LineProgram]:
-    options = (*_OPTIONS, f"-Drocketmq.home.dir={folder}")
+def controller(built: Path, folder: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """A nameserver that says which broker is master; its address, and what its brokers are told."""
+    address = f"127.0.0.1:{free_port()}"
+    settings = {
+        "enableControllerInNamesrv": "true", "controllerDLegerGroup": "group", "controllerDLegerSelfId": "n0",
+        "controllerDLegerPeers": f"n0-{address}", "controllerStorePath": folder / "controller",
+    }  # fmt: skip
+    with nameserver(built, folder, **settings) as found:
+        yield found, {"enableControllerMode": "true", "controllerAddr": address}
+
+
+@contextlib.contextmanager
+def _server(
+    built: Path, folder: Path, arguments: tuple[str, ...], *, heap: str = "512m", is_brief: bool = True
+) -> Iterator[LineProgram]:
+    options = (*_OPTIONS, *(_BRIEF if is_brief else ()), f"-Drocketmq.home.dir={folder}")
     with java_program(class_path(built), "Server", folder, heap=heap, arguments=arguments, options=options) as program:
         yield program
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
+from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog
 from tierlog.index.search.query import Answer, Query
 from tierlog.service.archive.archive import Archive
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.followed.store import FollowedStore
 from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
-from tierlog.tiering.format.record import BLANK, MAGIC_BLANK, Record, RecordVersion, encode_host, encode_record
+from tierlog.tiering.format.record import (
+    BLANK,
+    MAGIC_BLANK,
+    Record,
+    RecordVersion,
+    encode_host,
+    encode_message_id,
+    encode_record,
+)
 
 HOST = encode_host(bytes((10, 0, 0, 1)), 10911)
 FIRST_MS = 1_700_000_000_000
@@ -61,7 +75,7 @@ class IrregularLog:
         return found
 
 
-def record_bytes(sent: Sent, at: int) -> bytes:
+def record_bytes(sent: Sent, at: int, more: bytes = b"") -> bytes:
     """The record as a broker writes it."""
     return encode_record(
         Record(
@@ -69,20 +83,28 @@ def record_bytes(sent: Sent, at: int) -> bytes:
             queue_offset=sent.queue_offset, physical_offset=at, sys_flag=0, born_ms=FIRST_MS + sent.number,
             born_host=HOST, store_ms=FIRST_MS + sent.number, store_host=HOST, reconsume_times=0, prepared_offset=0,
             body=f"message {sent.number}".encode().ljust(120, b"."), topic=sent.topic,
-            properties_text=f"KEYS\1key-{sent.number}\2TAGS\1even\2".encode(),
+            properties_text=f"KEYS\1key-{sent.number}\2TAGS\1even\2".encode() + more,
         )
     )  # fmt: skip
 
 
-def irregular_log(records: Iterable[Sent], segment_bytes: int = SEGMENT_BYTES) -> IrregularLog:
-    """The log that has these records, one behind the other."""
+def message_id_of(sent: Sent) -> str:
+    """The id that its broker gave it."""
+    return encode_message_id(HOST, sent.at)
+
+
+def irregular_log(
+    records: Iterable[Sent], segment_bytes: int = SEGMENT_BYTES, more: Mapping[int, bytes] | None = None
+) -> IrregularLog:
+    """The log that has these records, one behind the other; ``more`` properties of some, by their numbers."""
     data, placed = bytearray(), []
     for sent in records:
         room = segment_bytes - len(data) % segment_bytes
-        if len(record_bytes(sent, 0)) + BLANK.size > room:
+        added = (more or {}).get(sent.number, b"")
+        if len(record_bytes(sent, 0, added)) + BLANK.size > room:
             data += BLANK.pack(room, MAGIC_BLANK) + bytes(room - BLANK.size)
         placed.append(sent._replace(at=len(data)))
-        data += record_bytes(sent, len(data))
+        data += record_bytes(sent, len(data), added)
     return IrregularLog(BrokerLog(bytes(data), segment_bytes=segment_bytes), placed)
 
 
@@ -140,6 +162,7 @@ def compare(store: Store | Archive, log: IrregularLog) -> None:
             assert numbers(store.query(Query(topic, f"key-{record.number}"))) == [record.number]
             number = sum(each.begin <= record.at for each in generations)
             assert numbers(store.query(Query(f"{topic}@{number}", f"key-{record.number}"))) == [record.number]
+            assert store.message(message_id_of(record)).record.physical_offset == record.at
             others = [each for each in range(1, len(generations) + 1) if each != number]
             assert not any(numbers(store.query(Query(f"{topic}@{each}", f"key-{record.number}"))) for each in others)
         placed = [{n for queue in each.queues.values() for n in queue.values()} for each in generations]
@@ -158,3 +181,18 @@ def compare(store: Store | Archive, log: IrregularLog) -> None:
             assert queues == told.queues, name
         with pytest.raises(TopicNotFoundError):
             store.pull(f"{topic}@{len(generations) + 1}", 0, 0, 1)
+
+
+@contextlib.contextmanager
+def followed_archive(
+    root: Path, log: IrregularLog, end: int | None = None, *, name: str = "s", settings: Settings | None = None
+) -> Iterator[FollowedStore]:
+    """A store with an archive in a folder that has a log up to ``end``, none of it archived yet."""
+    store = FollowedStore.open(
+        root / name, cold_url=f"file://{root}/cold", store_id="s", segment_bytes=log.log.segment_bytes, begin=0,
+        settings=settings or small_settings(), clock=ManualClock(),
+    )  # fmt: skip
+    with contextlib.closing(store):
+        log.log.feed(store, end=end)
+        store.flush()
+        yield store

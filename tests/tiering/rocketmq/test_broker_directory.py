@@ -27,6 +27,7 @@ from tierlog.tiering.base.fs import File, LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_offset
 from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
 from tierlog.tiering.rocketmq.broker_directory import BrokerDirectory
+from tierlog.tiering.rocketmq.codes import RequestCode
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError, OffsetGoneError, SourceLostError
 from tierlog.tiering.rocketmq.remoting import BrokerClient
 
@@ -247,15 +248,17 @@ def test_records_of_a_clock_that_was_set_back_are_read_once_their_segment_is_clo
     assert seen | read_all(source) == broker.log()
 
 
+@pytest.mark.parametrize("torn", [0, 3, 60])
 def test_a_hole_of_zeros_is_given_once_the_broker_says_that_its_log_goes_on_behind_it(
-    broker: RunningBroker, make: Make, clock: ManualClock
+    broker: RunningBroker, make: Make, clock: ManualClock, torn: int
 ) -> None:
     while broker.end < 3 * SEGMENT_BYTES:
         broker.append()
     broker.append()
     end, begin = list(broker.written)[10], 3 * SEGMENT_BYTES
     for base in range(0, begin, SEGMENT_BYTES):
-        broker.put(max(base, end), bytes(base + SEGMENT_BYTES - max(base, end)))
+        first = max(base, end + torn)
+        broker.put(first, bytes(base + SEGMENT_BYTES - first))
 
     def read(source: BrokerDirectory) -> bytes:
         found = b""
@@ -271,7 +274,8 @@ def test_a_hole_of_zeros_is_given_once_the_broker_says_that_its_log_goes_on_behi
         source = begun(make(client=client), 0)
         assert read(source) == b"".join(data for at, data in broker.written.items() if at < end)
         peer.tell_bounds(0, broker.end)
-        assert read(source) == bytes(begin - end) + b"".join(broker.log(begin).values())
+        hole = broker.written[end][:torn] + bytes(begin - end - torn)
+        assert read(source) == hole + b"".join(broker.log(begin).values())
         client.close()
 
 
@@ -414,6 +418,49 @@ def test_a_name_that_was_held_of_another_log_is_replaced(broker: RunningBroker, 
     assert (held / base_offset_name(0)).samefile(broker.paths.segment(0))
 
 
+def test_what_was_held_and_is_wanted_no_more_is_let_go_and_takes_no_room(
+    broker: RunningBroker, make: Make, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    while broker.end < 4 * SEGMENT_BYTES:
+        broker.append()
+    source = begun(make(held_folder=held), 0)
+    source.read(0)
+    source.close()
+    assert len(os.listdir(held)) == 4
+    # killed when all of it was durable, or when the broker had taken its end back: nothing more comes for now
+    broker.paths.segment(4 * SEGMENT_BYTES).unlink()
+    broker.paths.segment(3 * SEGMENT_BYTES).unlink()
+    source = begun(make(held_folder=held, max_held_bytes=2 * SEGMENT_BYTES), 2 * SEGMENT_BYTES)
+    assert not source.is_hold_full
+    source.settled()
+    assert os.listdir(held) == [base_offset_name(2 * SEGMENT_BYTES)]
+
+
+def test_a_held_segment_is_not_taken_for_one_that_was_taken_back_while_the_broker_removes(
+    broker: RunningBroker, make: Make, tmp_path: Path, fs: NotedFlushes
+) -> None:
+    held = tmp_path / "held"
+    while broker.end < 4 * SEGMENT_BYTES:
+        broker.append()
+    source = begun(make(held_folder=held), 0)
+    list_dir = fs.list_dir
+
+    def while_it_removes(path: Path) -> list[str]:
+        """The first name was read before it went, the second one had gone before it would have been."""
+        found = list_dir(path)
+        if path == broker.paths.commitlog and len(found) > 3:
+            broker.remove_first()
+            broker.remove_first()
+            return [found[0], *found[2:]]
+        return found
+
+    fs.list_dir = while_it_removes  # type: ignore[method-assign]
+    source.settled()
+    assert {base_offset_name(0), base_offset_name(SEGMENT_BYTES)} <= set(os.listdir(held))
+    assert read_all(source) == broker.log()
+
+
 def test_a_held_segment_that_the_broker_took_back_is_not_read(
     broker: RunningBroker, make: Make, tmp_path: Path
 ) -> None:
@@ -492,8 +539,93 @@ def test_without_controller_mode_a_confirmed_offset_of_the_last_start_says_nothi
     broker.append()
     broker.confirm(1)
     assert read_all(begun(make(), 0)) == broker.log()
+
+
+def test_in_controller_mode_nothing_is_read_while_no_confirmed_offset_is_known(
+    broker: RunningBroker, make: Make
+) -> None:
+    """A new master's checkpoint says 0 for a minute, whatever its slaves have; a torn one says nothing either."""
+    broker.append()
+    source = begun(make(is_controller_mode=True), 0)
+    assert read_all(source) == {}
     broker.confirm(0)
-    assert read_all(begun(make(is_controller_mode=True), 0)) == broker.log()
+    assert read_all(source) == {}
+    broker.clock.advance(60_000)
+    assert source.settled() == 0
+    broker.confirm(broker.end)
+    assert read_all(source) == broker.log()
+
+
+def tell_slaves(peer: FakeBroker, end: int, *acknowledged: int | None, epoch: str = "3-0") -> None:
+    """Of the slaves in step, None for one that is not connected; another one is far behind."""
+    connections = [{"inSync": True, "slaveAckOffset": offset} for offset in acknowledged if offset is not None]
+    connections.append({"inSync": False, "slaveAckOffset": 1})
+    number, start = epoch.split("-")
+    peer.tell_bounds(0, end)
+    peer.answer(
+        RequestCode.GET_BROKER_HA_STATUS,
+        {
+            "master": True, "masterCommitLogMaxOffset": end, "inSyncSlaveNums": len(acknowledged),
+            "haConnectionInfo": connections,
+        },
+    )  # fmt: skip
+    last = {"epoch": int(number), "startOffset": int(start), "endOffset": 1 << 60}
+    peer.answer(RequestCode.GET_BROKER_EPOCH_CACHE, {"epochList": [{"epoch": 1, "startOffset": 0}, last]})
+
+
+def note_epoch(broker: RunningBroker, *lines: str) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    (broker.paths.root / "epochFileCheckpoint").write_text(f"{len(lines)}\n4711\n{text}")
+
+
+def test_in_controller_mode_the_master_says_what_its_slaves_have(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    offsets = [0]
+    for _ in range(4):
+        broker.append()
+        offsets.append(broker.end)
+    broker.confirm(0)
+    note_epoch(broker, "1-0", "3-0")
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        tell_slaves(peer, broker.end, offsets[1], offsets[2])
+        source = begun(make(client=client, is_controller_mode=True), 0)
+        assert list(read_all(source)) == offsets[:1]
+        tell_slaves(peer, broker.end, offsets[2], None)
+        assert read_all(source, 5) == {}
+        tell_slaves(peer, broker.end, offsets[2], epoch="4-0")
+        assert read_all(source, 5) == {}  # this directory has not met the new master
+        note_epoch(broker, "1-0", "3-0", "4-0")
+        assert list(read_all(source, 5)) == offsets[1:2]
+        clock.advance(60_000)
+        assert source.settled() == offsets[2]
+        client.close()
+
+
+def test_a_master_that_is_alone_has_confirmed_what_it_had_for_a_while(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    """Its checkpoint says what it was when it became so, for as long as it is."""
+    broker.append()
+    first = broker.end
+    broker.confirm(first)
+    broker.append()
+    note_epoch(broker, "3-0")
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        tell_slaves(peer, broker.end)
+        source = begun(make(client=client, is_controller_mode=True), 0)
+        assert list(read_all(source, 5)) == [0]
+        assert list(read_all(source, 10)) == [first]
+        # a slave that was in step for a moment begins it anew
+        broker.append()
+        tell_slaves(peer, broker.end, first)
+        assert read_all(source, 5) == {}
+        tell_slaves(peer, broker.end)
+        assert read_all(source, 5) == {}
+        assert len(read_all(source, 10)) == 1
+        client.close()
 
 
 def test_configuration_is_read_while_the_broker_replaces_it(broker: RunningBroker, make: Make) -> None:

@@ -301,7 +301,7 @@ def test_a_broker_that_was_started_again_settles_nothing_of_an_older_connection(
     assert settled(world, log) == 1_000
     # after a power cut: other messages lie there now, while nothing has ended the connection yet
     world.broker.tell_bounds(0, 2_000, remainHowManyDataToFlush="0 B", bootTimestamp="2")
-    world.clock.advance(1_000)
+    world.clock.advance(3_000)
     with pytest.raises(SourceLostError, match="started again"):
         settled(world, log)
     log.begin(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorld, broker_log
+from tests.support.stores.irregular import compare, irregular_log, sent
 from tests.support.world import STORE_ID, numbers_of, read_all
 from tierlog.index.search.query import Query
 from tierlog.service.engine.followed.store import CopiedGroup, CopiedTopic
@@ -197,3 +198,24 @@ def test_times_that_step_back_are_searched_as_they_are() -> None:
     noted = store.store._hot.times_fall_below
     store.close()
     assert world.open().store._hot.times_fall_below == noted
+
+
+@pytest.mark.parametrize("number", [13, 57], ids=["in a closed segment", "in the open one"])
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_a_record_whose_properties_have_a_sector_of_zeros_survives_a_kill(number: int, is_archived: bool) -> None:
+    zeros = b"pad\1" + bytes(1100) + b"\2"
+    log, world = irregular_log(sent("orders", 0, range(60)), more={number: zeros}), FollowedWorld()
+    store = world.open()
+    log.log.feed(store)
+    store.flush()
+    if is_archived:
+        store.archive_all()
+    store = world.open()
+    # of a segment that was flushed nothing can be lost; at the log's end it looks like what a power cut leaves
+    lost = log.records[number].at
+    assert store.end == (log.log.end if number == 13 else lost)
+    log.log.feed(store)
+    store.flush()
+    assert world.log_bytes() == log.log.data
+    compare(store.store, log)
+    assert store.store.check() == []

@@ -8,9 +8,21 @@ from random import Random
 import pytest
 
 from tests.support.stores.followed import FollowedWorld
-from tests.support.stores.irregular import Sent, compare, irregular_log, numbers, pulled, random_records, sent
+from tests.support.stores.irregular import (
+    Sent,
+    compare,
+    irregular_log,
+    message_id_of,
+    numbers,
+    pulled,
+    random_records,
+    record_bytes,
+    sent,
+)
+from tests.support.world import STORE_ID
 from tierlog.index.search.query import Query
-from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
+from tierlog.service.engine.followed.store import CopiedGroup
+from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError, TopicNotFoundError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.message.batch import Message
 
@@ -174,3 +186,42 @@ def test_what_the_oracle_is_given_is_irregular() -> None:
     log = irregular_log(random_records(Random(1), 300))
     assert max(len(each) for each in log.told.values()) > 2
     assert Sent("topic0", 0, 0, 0)._fields[:3] == ("topic", "queue_id", "queue_offset")
+
+
+def test_what_looks_like_a_repeated_record_inside_another_one_is_none() -> None:
+    (first,) = sent("orders", 0, (0,))
+    inner_at = len(record_bytes(first, 0, b"x\1"))
+    inner = record_bytes(Sent("orders", 0, 0, 7), inner_at)
+    log, world = irregular_log(sent("orders", 0, (0, 1, 1, 2)), more={0: b"x\1" + inner + b"\2"}), FollowedWorld()
+    store = world.open()
+    log.log.feed(store)
+    store.flush()
+    assert log.log.data[inner_at : inner_at + len(inner)] == inner
+    for record in log.records:
+        assert store.store.message(message_id_of(record)).record.physical_offset == record.at
+    for offset in (inner_at, log.records[2].at + 1, log.records[2].at - 1):
+        with pytest.raises(MessageNotFoundError):
+            store.store.message(message_id_of(first._replace(at=offset)))
+
+
+def test_offsets_of_groups_that_the_broker_forgot_with_the_topic_are_not_those_of_the_next_generation() -> None:
+    log = irregular_log([*sent("orders", 0, range(9)), *sent("pays", 0, range(9), 9), *sent("orders", 0, (0, 1), 18)])
+    world = FollowedWorld()
+    store = world.open()
+    log.log.feed(store, end=log.records[18].at)
+    store.flush()
+    store._hot.dispatch()
+    whole = CopiedGroup("shop", {("orders", 0): 7, ("pays", 0): 3})
+    store.copy_groups([whole, CopiedGroup("late", {("orders", 0): 2})])
+    store.store.groups.copy({"archive%shop": {("orders@1", 0): 5}})
+    store.copy_groups([CopiedGroup("shop", {})])  # the topic is deleted, and not made again yet
+    assert store.store.groups.committed("shop").offsets["orders", STORE_ID, 0] == 7
+    log.log.feed(store)
+    store.flush()
+    store._hot.dispatch()
+    store.copy_groups([CopiedGroup("shop", {("pays", 0): 4}), CopiedGroup("late", {("orders", 0): 1})])
+    offsets = {name: group.offsets for name, group in store.store.groups.all_committed().items()}
+    assert offsets == {
+        "shop": {("pays", STORE_ID, 0): 4}, "late": {("orders", STORE_ID, 0): 1},
+        "archive%shop": {("orders@1", STORE_ID, 0): 5},
+    }  # fmt: skip

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from tests.support.rocketmq.answering_world import CLUSTER, AnsweringWorld, answering_world, log_of
 from tests.support.rocketmq.fake_broker import FakeBroker
 from tests.support.rocketmq.pulled import decoded
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
+from tests.support.stores.irregular import irregular_log, sent
 from tierlog.service.follow.answering.node import entries
 from tierlog.service.follow.followed_broker import FollowState
 from tierlog.tiering.format.record import Record
+from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
 
@@ -260,3 +265,104 @@ def test_a_brokers_own_name_is_never_taken(tmp_path: Path) -> None:
         world.followed[0].broker.name = f"tierlog-{CLUSTER}"
         names = [one.name for one in entries(world.door.broker)]
         assert names == [f"tierlog-{CLUSTER}-archive"]
+
+
+def key_row(record: Record, key: str, kind: str = "K") -> str:
+    """The row that tools since 5.4 print of a message, and send back as the last one that they had."""
+    hour_ms = record.store_ms - record.store_ms % 3_600_000
+    message_id = record.properties.get("UNIQ_KEY", record.message_id)
+    return f"{hour_ms}@{record.topic}@{kind}@{key}@{message_id}@{record.physical_offset}"
+
+
+def pages(client: RemotingClient, key: str, most: int, kind: str = "K") -> list[list[Record]]:
+    """What a tool gets that goes on behind the last row of each answer."""
+    answers = [found(client, key, maxNum=most, indexType=kind)]
+    while answers[-1] and len(answers) < 99:
+        last = key_row(answers[-1][-1], key, kind)
+        answers.append(found(client, key, maxNum=most, indexType=kind, lastKey=last))
+    return answers[:-1]
+
+
+def test_a_tool_goes_on_behind_the_last_row_it_had_until_it_has_each_once(tmp_path: Path) -> None:
+    logs = [
+        log_of([
+            Message("orders", b"%d" % number, ("same",), "TagA", properties={"UNIQ_KEY": f"{name}{number:03}"})
+            for number in range(100)
+        ])
+        for name in "ab"
+    ]  # fmt: skip
+    with answering_world(tmp_path, logs) as world, world.client() as client:
+        everything = records(logs[0])
+        for one in world.followed:
+            one.keep_from(everything[60].physical_offset)
+        for key, kind in (("same", "K"), ("TagA", "T")):
+            answers = pages(client, key, 7, kind)
+            assert [len(one) for one in answers] == [7] * 17 + [1]
+            offsets = [one.physical_offset for page in answers for one in page]
+            assert sorted(offsets) == sorted(2 * [one.physical_offset for one in everything[:60]])
+            times = [one.store_ms for page in answers for one in page]
+            assert times == sorted(times, reverse=True)
+
+
+def test_behind_a_row_that_the_live_broker_gave_are_all_older_ones(tmp_path: Path) -> None:
+    log = log_of([Message("orders", b"%d" % number, ("same",)) for number in range(40)])
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        everything = records(log)
+        world.followed[0].keep_from(everything[20].physical_offset)
+        last = key_row(everything[30], "same")
+        assert found(client, "same", lastKey=last, indexType="K") == everything[:20][::-1]
+
+
+def test_a_row_that_nobody_has_any_more_is_known_by_its_hour(tmp_path: Path) -> None:
+    log = log_of([Message("orders", b"%d" % number, ("same",)) for number in range(5)])
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        everything = records(log)
+        world.followed[0].keep_from(log.end)
+        hour_ms = everything[0].store_ms - everything[0].store_ms % 3_600_000
+        known = f"{hour_ms}@orders@K@same@{'A' * 32}@7"
+        assert found(client, "same", lastKey=known, indexType="K") == everything[::-1]
+        before = f"{hour_ms - 3_600_000}@orders@K@same@{'A' * 32}@7"
+        assert found(client, "same", lastKey=before, indexType="K") == []
+        for said in ("nothing", "1@orders@K@other@A@7", f"{hour_ms}@other@K@same@A@7", "x@orders@K@same@A@7"):
+            asked = {"topic": "orders", "key": "same", **_EVER, "lastKey": said}
+            assert client.ask(RequestCode.QUERY_MESSAGE, asked).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_hits_of_the_live_broker_are_not_read_for_those_below_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of([Message("orders", bytes(10), ("same",), "TagA") for _ in range(300)])
+    with answering_world(tmp_path, [log]) as world, world.client() as client:
+        everything = records(log)
+        world.followed[0].keep_from(everything[2].physical_offset)
+        read: list[int] = []
+        decode = HotSnapshot.guessed_record
+
+        def noted(snapshot: HotSnapshot, offset: int) -> Record:
+            read.append(offset)
+            return decode(snapshot, offset)
+
+        monkeypatch.setattr(HotSnapshot, "guessed_record", noted)
+        assert found(client, "same", maxNum=1) == [everything[1]]
+        assert found(client, "TagA", indexType="T") == everything[1::-1]
+        assert set(read) <= {one.physical_offset for one in everything[:2]}
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_messages_of_each_generation_are_found_below_the_border(tmp_path: Path, is_archived: bool) -> None:
+    made = [*sent("orders", 0, range(30)), *sent("orders", 0, range(30), 30), *sent("orders", 0, (0,), 60)]
+    log = irregular_log(made)
+    with answering_world(tmp_path, [log.log]) as world, world.client() as client:
+        if is_archived:
+            world.followed[0].engine.archive_all()
+            world.followed[0].engine.store.archive(drop_hot=True)
+        for border in (0, 12, 30, 45, 61):
+            world.followed[0].keep_from(log.records[border].at if border < 61 else log.log.end)
+            world.wait_until(partial(_has_tagged, client, border))
+            for number in range(0, 61, 6):
+                hits = [one.physical_offset for one in found(client, f"key-{number}")]
+                assert hits == ([log.records[number].at] if number < border else [])
+
+
+def _has_tagged(client: RemotingClient, count: int) -> bool:
+    return len(found(client, "even", indexType="T", maxNum=100)) == count

@@ -13,6 +13,7 @@ from tests.support.rocketmq.answering_world import AnsweringWorld, answering_wor
 from tests.support.rocketmq.pulled import decoded
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.stores.followed import BrokerLog
+from tests.support.stores.irregular import irregular_log, sent
 from tests.support.world import read_all
 from tierlog.service.follow.answering.replay import ReplayQueue, ReplayQueues, renamed_records
 from tierlog.tiering.base.errors import CorruptionError
@@ -118,7 +119,7 @@ def test_offsets_of_a_group_are_kept_and_are_not_those_of_its_namesake(tmp_path:
         assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields["offset"] == "0"
         client.done(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 7})
         assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields["offset"] == "7"
-        assert stores[1].groups.committed("archive%replayer").offsets == {("orders", "broker-b", 1): 7}
+        assert stores[1].groups.committed("archive%replayer").offsets == {("orders@1", "broker-b", 1): 7}
         assert stores[1].groups.committed("replayer").offsets == {("orders", "broker-b", 1): 29}
         progress = client.done(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "replayer", "topic": ""}).body
         assert b'"consumerOffset":7' in progress
@@ -136,7 +137,7 @@ def test_offsets_that_come_beside_pulls_are_kept_too(tmp_path: Path) -> None:
         assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields["offset"] == "5"
         store = world.followed[0].engine.store
         world.door.stop(5)
-        assert store.groups.committed("archive%replayer").offsets == {("orders", "broker-a", 0): 5}
+        assert store.groups.committed("archive%replayer").offsets == {("orders@1", "broker-a", 0): 5}
 
 
 def test_a_group_goes_back_to_a_time_and_its_members_are_told(tmp_path: Path) -> None:
@@ -190,29 +191,64 @@ def test_while_a_store_is_opened_again_its_queues_say_so(tmp_path: Path) -> None
         assert pull(client, 2, 0).code == ResponseCode.SYSTEM_BUSY
 
 
+def test_a_topic_that_is_made_again_gets_queues_beside_those_of_before(tmp_path: Path) -> None:
+    records = [*sent("orders", 0, range(40)), *sent("orders", 1, range(10), 40), *sent("orders", 0, range(30), 50)]
+    whole = irregular_log(records)
+    first = BrokerLog(whole.log.data[: whole.records[50].at])
+    with answering_world(tmp_path, [first], is_started=True) as world, world.client() as client:
+        registered(world)
+        followed = world.followed[0]
+        place = {"consumerGroup": "replayer", "topic": _TOPIC, "queueId": 0}
+        client.done(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 33})
+        assert pull(client, 2, 0).code == ResponseCode.TOPIC_NOT_EXIST
+        whole.log.feed(followed.engine)
+        followed.engine.flush()
+        world.wait_until(lambda: len(followed.engine.store.generation_counts()["orders"]) == 2)
+        world.wait_until(lambda: world.registered("tierlog-DefaultCluster-archive")[_TOPIC]["readQueueNums"] == 3)
+        for queue_id, numbers in enumerate((range(40), range(40, 50), range(50, 80))):
+            found = everything(client, queue_id)
+            assert [one.properties["KEYS"] for one in found] == [f"key-{number}" for number in numbers]
+            assert [one.queue_offset for one in found] == list(range(len(numbers)))
+            ends = {"topic": _TOPIC, "queueId": queue_id}
+            assert client.done(RequestCode.GET_MAX_OFFSET, ends).fields["offset"] == str(len(numbers))
+        assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields["offset"] == "33"
+        client.done(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "queueId": 2, "commitOffset": 4})
+        assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields["offset"] == "33"
+        committed = followed.engine.store.groups.committed("archive%replayer").offsets
+        assert committed == {("orders@1", "broker-a", 0): 33, ("orders@2", "broker-a", 0): 4}
+        progress = client.done(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "replayer", "topic": ""}).body.decode()
+        assert [f'"brokerOffset":{end}' in progress for end in (40, 10, 30)] == [True] * 3
+        reset = {"group": "replayer", "topic": _TOPIC, "timestamp": -1, "isForce": True}
+        client.done(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert client.done(RequestCode.QUERY_CONSUMER_OFFSET, place).fields["offset"] == "40"
+
+
 # Which queue is which.
 
 
 def test_queues_that_come_later_get_later_numbers(tmp_path: Path) -> None:
     queues = ReplayQueues(tmp_path / "queues.json", _disk(tmp_path))
-    queues.extend({"b": {"orders": 1}, "a": {"orders": 2}})
+    queues.extend({"b": {"orders": [1]}, "a": {"orders": [2]}})
     first = [ReplayQueue("a", 0), ReplayQueue("a", 1), ReplayQueue("b", 0)]
     assert queues.of("orders") == first
-    queues.extend({"a": {"orders": 3}, "b": {"orders": 1}, "c": {"orders": 1, "other": 1}})
+    queues.extend({"a": {"orders": [3]}, "b": {"orders": [1]}, "c": {"orders": [1], "other": [1]}})
     after = [*first, ReplayQueue("a", 2), ReplayQueue("c", 0)]
     assert queues.of("orders") == after
-    queues.extend({"a": {"orders": 1}})
+    queues.extend({"a": {"orders": [1]}})
+    assert queues.of("orders") == after
+    queues.extend({"a": {"orders": [3, 2]}, "b": {"orders": [1, 0, 1]}})
+    after += [ReplayQueue("a", 0, 2), ReplayQueue("a", 1, 2), ReplayQueue("b", 0, 3)]
     assert queues.of("orders") == after
 
 
 def test_what_was_told_is_the_same_after_a_power_cut(tmp_path: Path) -> None:
     fs = _disk(tmp_path)
     queues = ReplayQueues(tmp_path / "queues.json", fs)
-    queues.extend({"b": {"orders": 2}})
-    queues.extend({"a": {"orders": 1}, "b": {"orders": 2}})
+    queues.extend({"b": {"orders": [2]}})
+    queues.extend({"a": {"orders": [1]}, "b": {"orders": [2, 3]}})
     told = list(queues.of("orders"))
     again = ReplayQueues(tmp_path / "queues.json", fs.crash(1, lose_everything=True))
-    again.extend({"a": {"orders": 1}, "b": {"orders": 2}})
+    again.extend({"a": {"orders": [1]}, "b": {"orders": [2, 3]}})
     assert again.of("orders") == told
 
 

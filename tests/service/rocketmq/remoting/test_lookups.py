@@ -75,3 +75,23 @@ def test_archived_messages_are_found_like_others(tmp_path: Path) -> None:
         assert record.body == b"archived"
         view = client.done(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": record.physical_offset})
         assert decoded(view.body) == [record]
+
+
+def test_behind_the_last_row_that_a_tool_had_come_the_next_older_ones(tmp_path: Path) -> None:
+    with remoting_world(tmp_path / "store") as world, world.client() as client:
+        _fill(world)
+        found, last = [], ""
+        for _ in range(4):
+            (record,) = decoded(client.done(RequestCode.QUERY_MESSAGE, _by_key("key-3", maxNum=1, **_after(last))).body)
+            found.append(record.body)
+            hour_ms = record.store_ms - record.store_ms % 3_600_000
+            last = f"{hour_ms}@orders@K@key-3@{record.properties['UNIQ_KEY']}@{record.physical_offset}"
+        assert found == [b"18", b"13", b"8", b"3"]
+        asked = _by_key("key-3", maxNum=1, **_after(last))
+        assert client.ask(RequestCode.QUERY_MESSAGE, asked).code == ResponseCode.QUERY_NOT_FOUND
+        asked = {**_by_key("AC0007", maxNum=0, **_after(last)), "_UNIQUE_KEY_QUERY": "true"}
+        assert [one.body for one in decoded(client.done(RequestCode.QUERY_MESSAGE, asked).body)] == [b"7"]
+
+
+def _after(last: str) -> dict[str, object]:
+    return {"indexType": "K", "lastKey": last} if last else {"indexType": "K"}

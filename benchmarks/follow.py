@@ -1,0 +1,284 @@
+"""What does following cost a RocketMQ broker, and does one core keep up with a broker at full speed?
+
+A broker, a nameserver and a Java producer at full speed run beside ``tierlog follow``, which archives into files, by
+either source. Of the cost there are two figures: messages a second that the broker takes, and its processor time a
+message. Both are measured in turns with and without a follower, which is begun, has caught up and is idle before each
+of its turns, and is stopped after it.
+
+*Apart*, broker and producer share one core and the follower has another, as if it were on a machine of its own: what is
+lost is what the broker does for the follower. *Together*, all share two cores, and the producer's and the broker's
+loss is mostly the processor time of the follower itself.
+
+*Catch-up* is of a broker that stands still, by a new follower on one core, with its queues, key index and archive; it
+is compared with what the broker takes from the producer on all cores, with no follower. Seconds to the last archived
+segment begin with the first byte. Messages have bodies of random length and bytes, 1 to ``--bytes`` and to
+``--large``, and segments 64 MiB.
+
+``PYTHONPATH=. python benchmarks/follow.py [--only network directory together speed large] [--seconds 4] [--runs 6]
+[--catch-ups 3] [--bytes 1000] [--large 8000] [--version 5.4.0] [--dir build/bench]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.harness import Report, Row, drained, in_turns, interval, processor_s
+from tests.support.rocketmq.following import FollowProcess
+from tests.support.rocketmq.real_brokers import Cluster, RealBroker, nameserver
+from tests.support.rocketmq.real_clients import java_client
+from tests.tools.rocketmq_clients import JAVA_5, SERVERS, built
+
+SOURCES = ("network", "directory")
+#: What is measured: the cost by either source, apart; by the network, together; catch-up, and with large bodies.
+PARTS = (*SOURCES, "together", "speed", "large")
+_SEGMENT_BYTES = 64 << 20
+#: What a broker has unless it is told otherwise, where those of tests are small.
+_BROKER = {
+    "mappedFileSizeCommitLog": _SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 6_000_000, "maxIndexNum": 20_000_000,
+    "maxHashSlotNum": 5_000_000, "cleanResourceInterval": 10_000,
+}  # fmt: skip
+_FOLLOWER = {"tail_interval_ms": 60_000, "copy_interval_ms": 10_000}
+#: After this Java compiles hardly anything more.
+_WARM_UP_S = 40.0
+#: Each question takes some of the follower's core.
+_POLL_S = 0.1
+_LIMIT_S = 300.0
+
+
+@dataclass
+class Load:
+    """What one producer at full speed did in one turn."""
+
+    messages_per_s: float
+    mb_per_s: float
+    broker_us: float
+    """Processor time of the broker, a message."""
+
+
+@dataclass
+class Beside:
+    """A broker and its producer, and followers beside them that come and go."""
+
+    cluster: Cluster
+    folder: Path
+    seconds: float
+    cores: Sequence[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
+
+    @property
+    def broker(self) -> RealBroker:
+        return self.cluster.broker
+
+    def keep_on(self, cores: Sequence[int]) -> None:
+        """Broker and producer run on these cores from now on."""
+        for pid in (self.broker.pid, self.cluster.client.program.pid):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(task.name), cores)
+
+    def flood(self, body_bytes: int, seconds: float | None = None) -> Load:
+        """A producer at full speed for some seconds."""
+        drained()
+        begin, cpu_s = self.broker.bounds().max_offset, processor_s(self.broker.pid)
+        flood = self.cluster.flood(bytes=body_bytes)
+        time.sleep(seconds or self.seconds)
+        told = self.cluster.client.do("flood-end", id=flood.name, now="true")
+        cpu_s = processor_s(self.broker.pid) - cpu_s
+        flood.file.unlink()
+        if told["failed"]:
+            raise RuntimeError(f"the broker did not take everything: {told}")
+        count, taken_s = told["acknowledged"], told["seconds"]
+        written = self.broker.bounds().max_offset - begin
+        return Load(count / taken_s, written / taken_s / 1e6, cpu_s / count * 1e6)
+
+    def begin_anew(self) -> None:
+        """The broker removes what no turn to come needs."""
+        bounds = self.broker.bounds()
+        if _segment_of(bounds.max_offset) > bounds.min_offset:
+            self.cluster.remove_segments()
+
+    def follower(self, name: str, source: str) -> FollowProcess:
+        """One that does not run yet, with a store of its own."""
+        folder = self.folder / name
+        folder.mkdir()
+        by = {"store": self.broker.store} if source == "directory" else {}
+        return FollowProcess(folder, self.broker, **_FOLLOWER, **by)
+
+
+@contextlib.contextmanager
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """What is begun meanwhile runs on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def wait_for(follower: FollowProcess, name: str, least: int) -> None:
+    """Until a gauge has reached something."""
+    deadline_s = time.monotonic() + _LIMIT_S
+    while follower.gauge(name) < least:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{name} is not {least}: {follower.said()}")
+        time.sleep(_POLL_S)
+
+
+def stop(follower: FollowProcess) -> None:
+    """Cleanly."""
+    os.kill(follower.pid, signal.SIGTERM)
+    follower.ended()
+    follower.kill()
+
+
+def report_cost(report: Report, beside: Beside, part: str, *, runs: int, body_bytes: int) -> None:
+    """Adds the rows of what a follower costs the broker."""
+    is_apart, source = part in SOURCES, part if part in SOURCES else SOURCES[0]
+    what = f"by {source}, {'apart' if is_apart else 'together'}"
+    first, others = (beside.cores[:1], beside.cores[1:]) if is_apart else (beside.cores, beside.cores)
+    beside.keep_on(first)
+    follower = beside.follower(what.replace(", ", "-").replace(" ", "-"), source)
+    cpu_us: dict[str, list[float]] = {"followed": [], "alone": []}
+    behind_s: list[float] = []
+
+    def alone() -> float:
+        load = beside.flood(body_bytes)
+        cpu_us["alone"].append(load.broker_us)
+        return load.messages_per_s
+
+    def followed() -> float:
+        with on_cores(others):
+            follower.start()
+        wait_for(follower, "tierlog_flushed_to_bytes", beside.broker.bounds().max_offset)
+        wait_for(follower, "tierlog_archived_to_bytes", _segment_of(beside.broker.bounds().max_offset))
+        load = beside.flood(body_bytes)
+        begun_s = time.monotonic()
+        wait_for(follower, "tierlog_flushed_to_bytes", beside.broker.bounds().max_offset)
+        behind_s.append(time.monotonic() - begun_s)
+        stop(follower)
+        cpu_us["followed"].append(load.broker_us)
+        return load.messages_per_s
+
+    try:
+        figures = in_turns({"followed": followed, "alone": alone}, runs)
+    finally:
+        follower.kill()
+    target = 0.97 if is_apart else None
+    row = Row(f"the broker's messages, {what}", "messages/s", figures, target)
+    report.add(Row(row.what, row.unit, row.sides, target, note=interval(row.ratios)))
+    times = {name: of[-runs:] for name, of in cpu_us.items()}
+    row = Row(f"the broker's processor time, {what}", "µs a message", times, smaller_is_better=True)
+    report.add(Row(row.what, row.unit, times, smaller_is_better=True, note=interval(row.ratios)))
+    lag = {"tierlog": behind_s[-runs:]}
+    report.add(Row(f"from the last message to all durable, {what}", "s", lag, smaller_is_better=True))
+    shutil.rmtree(follower.root.parent)
+
+
+def report_speed(report: Report, beside: Beside, *, catch_ups: int, body_bytes: int) -> None:
+    """Adds the rows of how fast a follower on one core is that has all of a broker's log to take."""
+    beside.keep_on(beside.cores)
+    full = [beside.flood(body_bytes, 2 * beside.seconds).mb_per_s for _ in range(catch_ups)]
+    bodies = f"bodies to {body_bytes:,} bytes"
+    for source in SOURCES:
+        taken = [_catch_up(beside, source, number) for number in range(catch_ups)]
+        sides = {"tierlog": [one.followed for one in taken], "the broker takes": full}
+        report.add(Row(f"catch-up by {source}, {bodies}", "MB/s", sides, 1.0))
+        sides = {"tierlog": [one.archived for one in taken], "the broker takes": full}
+        report.add(Row(f"archived behind it, by {source}, {bodies}", "MB/s", sides, 1.0))
+        of_a_core = {"tierlog": [one.of_a_core for one in taken]}
+        report.add(Row(f"all of it, a second of processor time, by {source}, {bodies}", "MB", of_a_core))
+
+
+@dataclass
+class CatchUp:
+    """MB/s of the clock until all is durable, and until all closed segments are archived; and of processor time."""
+
+    followed: float
+    archived: float
+    of_a_core: float
+
+
+def _catch_up(beside: Beside, source: str, number: int) -> CatchUp:
+    follower = beside.follower(f"catch-up-{source}-{number}", source)
+    bounds = beside.broker.bounds()
+    drained()
+    try:
+        with on_cores(beside.cores[-1:]):
+            follower.begin()
+            follower.wait()
+        first = bounds.min_offset + 1
+        wait_for(follower, "tierlog_flushed_to_bytes", first)
+        begun_s, begun_at, cpu_s = time.monotonic(), follower.gauge("tierlog_flushed_to_bytes"), follower.cpu_s
+        wait_for(follower, "tierlog_flushed_to_bytes", bounds.max_offset)
+        followed_s = time.monotonic() - begun_s
+        end = _segment_of(bounds.max_offset)
+        wait_for(follower, "tierlog_archived_to_bytes", end)
+        archived_s = time.monotonic() - begun_s
+        cpu_s = follower.cpu_s - cpu_s
+        mb = (bounds.max_offset - begun_at) / 1e6
+        return CatchUp(mb / followed_s, (end - bounds.min_offset) / 1e6 / archived_s, mb / cpu_s)
+    finally:
+        follower.kill()
+        shutil.rmtree(follower.root.parent)
+
+
+def _segment_of(offset: int) -> int:
+    return offset - offset % _SEGMENT_BYTES
+
+
+@contextlib.contextmanager
+def running(version: str, folder: Path) -> Iterator[Cluster]:
+    """A broker, its nameserver and a client, compiled as Java does it for processes that stay."""
+    for name in ("nameserver", "client"):
+        (folder / name).mkdir()
+    with (
+        nameserver(built(SERVERS[version]), folder / "nameserver") as address,
+        java_client(built(JAVA_5), "Remoting5", folder / "client", address) as client,
+        contextlib.closing(
+            RealBroker(built(SERVERS[version]), folder / "broker", address, _BROKER, is_brief=False)
+        ) as broker,
+    ):
+        broker.start()
+        yield Cluster(broker, client)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--runs", type=int, default=6)
+    parser.add_argument("--catch-ups", type=int, default=3)
+    parser.add_argument("--bytes", type=int, default=1000)
+    parser.add_argument("--large", type=int, default=8000)
+    parser.add_argument("--version", choices=SERVERS, default="5.4.0")
+    parser.add_argument("--dir", type=Path, default=None)
+    arguments = parser.parse_args()
+    report = Report.of(__file__, __doc__)
+    folder = Path(tempfile.mkdtemp(dir=arguments.dir))
+    try:
+        with running(arguments.version, folder) as cluster:
+            beside = Beside(cluster, folder, arguments.seconds)
+            beside.flood(arguments.bytes, _WARM_UP_S)
+            for part in arguments.only:
+                beside.begin_anew()
+                if part in ("speed", "large"):
+                    body_bytes = arguments.large if part == "large" else arguments.bytes
+                    report_speed(report, beside, catch_ups=arguments.catch_ups, body_bytes=body_bytes)
+                else:
+                    report_cost(report, beside, part, runs=arguments.runs, body_bytes=arguments.bytes)
+    finally:
+        shutil.rmtree(folder)
+    report.save()
+
+
+if __name__ == "__main__":
+    main()
