@@ -594,7 +594,9 @@ class Follower:
         if is_known and quiet_s * 1000 < self._settings.promote_after_ms:
             return
         if not is_all_here:
-            lacks = f"{broker.lag_bytes} bytes of its log are not here" if is_known else "where its log ended is not known"
+            lacks = f"{broker.lag_bytes} bytes of its log are not here"
+            if not is_known:
+                lacks = "where its log ended is not known"
             raise SourceLostError(
                 f"the broker is gone, and {lacks}: the store is not promoted",
                 hint="start the broker until all is here, or begin once with --promote-now, which gives up the rest",
