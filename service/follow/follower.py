@@ -38,7 +38,7 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
 )
 from tierlog.tiering.base.worker_pool import WorkerPool
-from tierlog.tiering.format.record import BLANK
+from tierlog.tiering.format.record import BLANK, MAGIC_V1, MAGIC_V2
 from tierlog.tiering.hot.topics import validate_foreign_topic
 from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.broker_files import BrokerState
@@ -146,6 +146,8 @@ class Follower:
         self._failures = 0
         self._look_s = self._copy_s = self._came_s = self._clock.monotonic_s()
         self._gone_s: float | None = None
+        #: What the broker told of itself last.
+        self._told: tuple[BrokerFacts | None, BrokerNow] | None = None
         #: When the broker was looked at last, and lag and margin then.
         self._looked: tuple[int, int, int | None] | None = None
         #: When the broker's log was first seen to end at or above an offset, and that offset: what lags since when.
@@ -468,7 +470,7 @@ class Follower:
     # how far the broker is
 
     def _look(self, connection: BrokerLink, question: _Question[BrokerNow], *, wait_s: float = 0.0) -> bool:
-        """Asks each second where the broker's log begins and ends, and takes what was answered; whether it was time.
+        """Asks now and then where the broker's log begins and ends, and takes what was answered; whether it was time.
 
         A broker that does not answer may still send its log.
         """
@@ -477,27 +479,27 @@ class Follower:
         if is_time:
             self._look_s = now_s + _LOOK_EVERY_S
             question.ask()
-        broker, store = self.broker, self._opened
+        broker, now = self.broker, None
         try:
             now = question.answer(wait_s)
         except SourceLostError:
             raise
         except StoreError:
             self._look_s = now_s + _LOOK_AGAIN_S
-        else:
-            if now is not None:
-                broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
-                broker.margin_ms = margin_ms(
-                    connection.facts, now, store.end - store.end % self._segment_bytes, store.last_store_ms,
-                    self._clock.now_ms(),
-                )  # fmt: skip
-        if is_time:
+        if now is not None:
+            self._told = connection.facts, now
+            broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
+        if is_time or now is not None:
             self._measure()
         return is_time
 
     def _measure(self) -> None:
-        """Says how far the store is behind the broker, as far as that is known."""
+        """Says how far the store is behind what the broker told last."""
+        broker, store = self.broker, self._opened
         self._note_gaps()
+        if self._told is not None:
+            segment = store.end - store.end % self._segment_bytes
+            broker.margin_ms = margin_ms(*self._told, segment, store.last_store_ms, self._clock.now_ms())
         self._measure_lag()
         self._looked = self._clock.now_ms(), self.broker.lag_ms, self.broker.margin_ms
 
@@ -746,30 +748,42 @@ def _skipped(source: LogSource, end: int, position: int, rest: bytes) -> tuple[i
 def behind_hole(source: LogSource, end: int) -> int | None:
     """Returns the base of the segment with which a broker's log goes on behind zeros that begin at ``end``.
 
-    None where anything else lies there. A broker whose machine went down may have lost whole segments, and write on in
-    a later one. Zeros alone are no hole, as what is not written yet is zero as well. But a source gives bytes only
-    where the broker has written something behind them, and it writes from the front to the back: zeros of before a
-    segment that has a record stay. Only the broker's own recovery may take back such a segment, so it has to run and to
-    count that as its log (:meth:`BrokerLink.goes_on_at`) before anything is declared. *Killed in here*: nothing was
-    done.
+    A record that was torn may lie before them. None where anything else is there. A broker whose machine went down may
+    have lost whole segments, and write on in a later one. Zeros alone are no hole, as what is not written yet is zero
+    as well. But a source gives bytes only where the broker has written something behind them, and it writes from the
+    front to the back: zeros of before a segment that has a record stay. Only the broker's own recovery may take back
+    such a segment, so it has to run and to count that as its log (:meth:`BrokerLink.goes_on_at`) before anything is
+    declared. *Killed in here*: nothing was done.
     """
     source.begin(end)
     size = source.segment_bytes
-    position, head, waited = end, b"", 0
+    #: What was read and is not looked at, where it begins, and up to where a torn record may reach.
+    held, position, torn_to, waited = b"", end, end, 0
     while waited <= _PATIENCE:
         data = bytes(source.read(_WAIT_S))
         if not data:
             waited += 1
             continue
-        waited, at = 0, position % size
-        if source.position() != position:
+        if source.position() != position + len(held):
             break
-        if at < HEAD_BYTES:
-            head = head[:at] + data[: HEAD_BYTES - at]
-        if begins_record(head, position - at):
-            return position - at if position - at > end else None
-        is_cut_head = at + len(data) < HEAD_BYTES
-        if data.count(0) < len(data) and not is_cut_head:
+        held, waited = held + data, 0
+        if position == end:
+            if len(held) < BLANK.size:
+                continue
+            torn_to = end + _torn_bytes(held, size - end % size)
+        elif position % size == 0:
+            if len(held) < HEAD_BYTES:
+                continue
+            if begins_record(held, position):
+                return position
+        zeros = held[max(0, torn_to - position) :]
+        if zeros.count(0) < len(zeros):
             break
-        position += len(data)
+        held, position = b"", position + len(held)
     return None
+
+
+def _torn_bytes(data: bytes, room: int) -> int:
+    """Returns how long a record is of which at least the beginning is there, or what tells that."""
+    length, magic = BLANK.unpack_from(data)
+    return length if magic in (MAGIC_V1, MAGIC_V2) and BLANK.size < length <= room else BLANK.size

@@ -16,7 +16,10 @@ from tests.support.objects.s3_server import S3Server
 from tests.support.processes.nodes import pulled
 from tests.support.rocketmq.following import STORE_ID, Following, FollowProcess, check_messages, differing
 from tests.support.rocketmq.real_brokers import CLOCK, until
+from tierlog.index.search.query import Query
+from tierlog.service.delivery.timers import Timers
 from tierlog.service.follow.followed_broker import FollowState
+from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.objects.memory import MemoryObjectStore
 from tierlog.tiering.rocketmq.remoting import bounds_in, flushed_below, runtime_info
 
@@ -87,7 +90,7 @@ def test_a_follower_killed_while_its_bucket_refuses_everything_goes_on_and_catch
     cluster, chance = begin(), random.Random(f"{SEED} refused")
     broker, bucket = cluster.broker, s3_server.new_bucket()
     monkeypatch.setenv("TIERLOG_S3_ENDPOINT", s3_server.endpoint_url)
-    follower = FollowProcess(tmp_path, broker, bucket=f"s3://{bucket}/archive", endpoint_url=s3_server.endpoint_url)
+    follower = FollowProcess(tmp_path, broker, f"s3://{bucket}/archive", s3_server.endpoint_url)
     try:
         follower.start()
         first = cluster.flood(count=1000).end()
@@ -152,6 +155,35 @@ def test_all_that_a_sync_master_acknowledged_is_here_when_its_volume_is_destroye
         assert len(acknowledged) > 100, flood.told
     with Following(tmp_path, broker, "replica", mode="replica") as follower:
         check_messages(follower.store, acknowledged, seed=SEED, samples=len(acknowledged))
+
+
+def test_what_waits_at_a_brokers_levels_of_delay_fires_once_in_the_store_that_takes_its_place(
+    begin: Begin, tmp_path: Path
+) -> None:
+    cluster = begin()
+    broker, topic = cluster.broker, cluster.topics[0]
+    cluster.client.send(topic, "at-once")
+    with Following(tmp_path, broker, "promoted", promote=True, promote_after_ms=1000) as follower:
+        follower.reach(broker.bounds().max_offset)
+        for level in (2, 4):  # 5 s and 30 s
+            cluster.client.send(topic, f"level-{level}", count=5, **{"property.DELAY": str(level)})
+
+        def found(level: int) -> list[int]:
+            queries = [Query(topic=topic, key=f"level-{level}-{number}") for number in range(5)]
+            return [len(follower.store.query(query).messages) for query in queries]
+
+        until(lambda: found(2) == [1] * 5, lambda: f"the broker sends on what waited for 5 s: {found(2)}")
+        assert found(4) == [0] * 5
+        broker.stop()
+        until(lambda: follower.broker.state is FollowState.PROMOTED, follower.told)
+        timers = Timers(follower.store, CLOCK, SystemRandomness())
+        timers.start()
+        try:
+            until(lambda: sum(found(4)) >= 5, lambda: f"what waited for 30 s comes: {found(4)}")
+            until(lambda: timers.pending() == 0, lambda: f"{timers.pending()} wait still")
+        finally:
+            timers.close()
+        assert (found(2), found(4)) == ([1] * 5, [1] * 5)
 
 
 def test_all_that_a_sync_master_acknowledged_is_here_when_its_volume_and_the_replica_are_lost_at_once(

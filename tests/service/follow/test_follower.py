@@ -309,12 +309,16 @@ def test_a_broker_without_a_log_is_waited_for() -> None:
     assert world.data() == LOG.data
 
 
+@pytest.mark.parametrize("torn", [0, 3, 20, 40, 120])
 @pytest.mark.parametrize("begins", ["in a segment", "with a segment"])
-def test_behind_a_hole_of_zeros_the_log_goes_on_and_what_was_lost_is_a_gap_that_answers_name(begins: str) -> None:
+def test_behind_a_hole_of_zeros_the_log_goes_on_and_what_was_lost_is_a_gap_that_answers_name(
+    begins: str, torn: int
+) -> None:
     at = SEGMENT_BYTES + 900 if begins == "in a segment" else 2 * SEGMENT_BYTES
     end, begin = at if begins == "with a segment" else _end_below(LONGER.data, at), 4 * SEGMENT_BYTES
-    log = BrokerLog(LONGER.data[:end] + bytes(begin - end) + LONGER.data[begin:])
+    log = BrokerLog(LONGER.data[: end + torn] + bytes(begin - end - torn) + LONGER.data[begin:])
     world = FollowerWorld(BrokerLog(LONGER.data[:end]))
+    world.broker.piece_bytes = 700 if torn else 11
     world.broker.settled = 0
     world.run()
     follower = world.run(lambda: world.lose(log), *[lambda: None] * 3, stops=False)

@@ -55,7 +55,7 @@ class FollowProcess(Node):
     given."""
 
     def __init__(
-        self, folder: Path, broker: RealBroker, *, bucket: str = "", endpoint_url: str = "", **follow: object
+        self, folder: Path, broker: RealBroker, bucket: str = "", endpoint_url: str = "", /, **follow: object
     ) -> None:
         named = _as_soon_as_possible(broker, follow)
         settings = {f"TIERLOG_FOLLOW_{name.upper()}": str(value) for name, value in named.items()}

@@ -248,15 +248,17 @@ def test_records_of_a_clock_that_was_set_back_are_read_once_their_segment_is_clo
     assert seen | read_all(source) == broker.log()
 
 
+@pytest.mark.parametrize("torn", [0, 3, 60])
 def test_a_hole_of_zeros_is_given_once_the_broker_says_that_its_log_goes_on_behind_it(
-    broker: RunningBroker, make: Make, clock: ManualClock
+    broker: RunningBroker, make: Make, clock: ManualClock, torn: int
 ) -> None:
     while broker.end < 3 * SEGMENT_BYTES:
         broker.append()
     broker.append()
     end, begin = list(broker.written)[10], 3 * SEGMENT_BYTES
     for base in range(0, begin, SEGMENT_BYTES):
-        broker.put(max(base, end), bytes(base + SEGMENT_BYTES - max(base, end)))
+        first = max(base, end + torn)
+        broker.put(first, bytes(base + SEGMENT_BYTES - first))
 
     def read(source: BrokerDirectory) -> bytes:
         found = b""
@@ -272,7 +274,8 @@ def test_a_hole_of_zeros_is_given_once_the_broker_says_that_its_log_goes_on_behi
         source = begun(make(client=client), 0)
         assert read(source) == b"".join(data for at, data in broker.written.items() if at < end)
         peer.tell_bounds(0, broker.end)
-        assert read(source) == bytes(begin - end) + b"".join(broker.log(begin).values())
+        hole = broker.written[end][:torn] + bytes(begin - end - torn)
+        assert read(source) == hole + b"".join(broker.log(begin).values())
         client.close()
 
 
