@@ -9,10 +9,11 @@ of its turns, and is stopped after it.
 lost is what the broker does for the follower. *Together*, all share two cores, and the producer's and the broker's
 loss is mostly the processor time of the follower itself.
 
-*Catch-up* is of a broker that stands still, by a new follower on one core, with its queues, key index and archive; it
-is compared with what the broker takes from the producer on all cores, with no follower. Seconds to the last archived
-segment begin with the first byte. Messages have bodies of random length and bytes, 1 to ``--bytes`` and to
-``--large``, and segments 64 MiB.
+*Catch-up* is by a follower on one core that is stopped while the producer sends at full speed, with all cores for it
+and the broker, and goes on when it has ended: until all is durable, and until all closed segments are archived, with
+queues and key index. A second of processor time of the follower, archive included, is compared as well: of what it
+does with a core of its own, which it may not have had. Messages have bodies of random length and bytes, 1 to
+``--bytes`` and to ``--large``, and segments 64 MiB.
 
 ``PYTHONPATH=. python benchmarks/follow.py [--only network directory together speed large] [--seconds 4] [--runs 6]
 [--catch-ups 3] [--bytes 1000] [--large 8000] [--version 5.4.0] [--dir build/bench]``
@@ -44,7 +45,7 @@ _SEGMENT_BYTES = 64 << 20
 #: What a broker has unless it is told otherwise, where those of tests are small.
 _BROKER = {
     "mappedFileSizeCommitLog": _SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 6_000_000, "maxIndexNum": 20_000_000,
-    "maxHashSlotNum": 5_000_000, "cleanResourceInterval": 10_000,
+    "maxHashSlotNum": 5_000_000,
 }  # fmt: skip
 _FOLLOWER = {"tail_interval_ms": 60_000, "copy_interval_ms": 10_000}
 #: After this Java compiles hardly anything more.
@@ -183,52 +184,51 @@ def report_cost(report: Report, beside: Beside, part: str, *, runs: int, body_by
     shutil.rmtree(follower.root.parent)
 
 
-def report_speed(report: Report, beside: Beside, *, catch_ups: int, body_bytes: int) -> None:
-    """Adds the rows of how fast a follower on one core is that has all of a broker's log to take."""
+def report_speed(report: Report, beside: Beside, *, turns: int, body_bytes: int) -> None:
+    """Adds the rows of how fast a follower on one core catches up that did not run for a while."""
     beside.keep_on(beside.cores)
-    full = [beside.flood(body_bytes, 2 * beside.seconds).mb_per_s for _ in range(catch_ups)]
-    bodies = f"bodies to {body_bytes:,} bytes"
     for source in SOURCES:
-        taken = [_catch_up(beside, source, number) for number in range(catch_ups)]
-        sides = {"tierlog": [one.followed for one in taken], "the broker takes": full}
-        report.add(Row(f"catch-up by {source}, {bodies}", "MB/s", sides, 1.0))
-        sides = {"tierlog": [one.archived for one in taken], "the broker takes": full}
-        report.add(Row(f"archived behind it, by {source}, {bodies}", "MB/s", sides, 1.0))
-        of_a_core = {"tierlog": [one.of_a_core for one in taken]}
-        report.add(Row(f"all of it, a second of processor time, by {source}, {bodies}", "MB", of_a_core))
+        follower = beside.follower(f"catch-up-{source}-{body_bytes}", source)
+        try:
+            with on_cores(beside.cores[-1:]):
+                follower.start()
+            taken = [_catch_up(beside, follower, body_bytes) for _ in range(turns + 1)][1:]
+        finally:
+            follower.kill()
+        what = f"by {source}, bodies to {body_bytes:,} bytes"
+        full = {"the broker takes": [one.full for one in taken]}
+        report.add(Row(f"catch-up {what}", "MB/s", {"tierlog": [one.followed for one in taken], **full}, 1.0))
+        report.add(Row(f"archived {what}", "MB/s", {"tierlog": [one.archived for one in taken], **full}, 1.0))
+        of_a_core = {"tierlog": [one.of_a_core for one in taken], **full}
+        report.add(Row(f"a second of processor time {what}", "MB", of_a_core, 1.0))
+        shutil.rmtree(follower.root.parent)
 
 
 @dataclass
 class CatchUp:
-    """MB/s of the clock until all is durable, and until all closed segments are archived; and of processor time."""
+    """What the broker took while its follower was stopped, and how fast all of that was durable and archived here."""
 
+    full: float
     followed: float
     archived: float
     of_a_core: float
 
 
-def _catch_up(beside: Beside, source: str, number: int) -> CatchUp:
-    follower = beside.follower(f"catch-up-{source}-{number}", source)
-    bounds = beside.broker.bounds()
+def _catch_up(beside: Beside, follower: FollowProcess, body_bytes: int) -> CatchUp:
+    begin = beside.broker.bounds().max_offset
+    wait_for(follower, "tierlog_flushed_to_bytes", begin)
+    wait_for(follower, "tierlog_archived_to_bytes", _segment_of(begin))
+    follower.stop()
+    load = beside.flood(body_bytes, 2 * beside.seconds)
     drained()
-    try:
-        with on_cores(beside.cores[-1:]):
-            follower.begin()
-            follower.wait()
-        first = bounds.min_offset + 1
-        wait_for(follower, "tierlog_flushed_to_bytes", first)
-        begun_s, begun_at, cpu_s = time.monotonic(), follower.gauge("tierlog_flushed_to_bytes"), follower.cpu_s
-        wait_for(follower, "tierlog_flushed_to_bytes", bounds.max_offset)
-        followed_s = time.monotonic() - begun_s
-        end = _segment_of(bounds.max_offset)
-        wait_for(follower, "tierlog_archived_to_bytes", end)
-        archived_s = time.monotonic() - begun_s
-        cpu_s = follower.cpu_s - cpu_s
-        mb = (bounds.max_offset - begun_at) / 1e6
-        return CatchUp(mb / followed_s, (end - bounds.min_offset) / 1e6 / archived_s, mb / cpu_s)
-    finally:
-        follower.kill()
-        shutil.rmtree(follower.root.parent)
+    end, cpu_s, begun_s = beside.broker.bounds().max_offset, follower.cpu_s, time.monotonic()
+    follower.go_on()
+    wait_for(follower, "tierlog_flushed_to_bytes", end)
+    followed_s = time.monotonic() - begun_s
+    wait_for(follower, "tierlog_archived_to_bytes", _segment_of(end))
+    archived_s, cpu_s = time.monotonic() - begun_s, follower.cpu_s - cpu_s
+    mb = (end - begin) / 1e6
+    return CatchUp(load.mb_per_s, mb / followed_s, mb / archived_s, mb / cpu_s)
 
 
 def _segment_of(offset: int) -> int:
@@ -272,7 +272,7 @@ def main() -> None:
                 beside.begin_anew()
                 if part in ("speed", "large"):
                     body_bytes = arguments.large if part == "large" else arguments.bytes
-                    report_speed(report, beside, catch_ups=arguments.catch_ups, body_bytes=body_bytes)
+                    report_speed(report, beside, turns=arguments.catch_ups, body_bytes=body_bytes)
                 else:
                     report_cost(report, beside, part, runs=arguments.runs, body_bytes=arguments.bytes)
     finally:

@@ -41,6 +41,11 @@ from tests.tools.rocketmq_clients import JAVA_5, SERVERS, built
 
 SOURCES = ("network", "directory")
 SEGMENT_BYTES = 64 << 20
+#: Small, so that caches are full, and index files were sealed and compacted, long before memory is judged.
+SETTINGS = {
+    "index.slots": 200_000, "index.items": 400_000, "cold.cache_bytes": 16 << 20, "cold.filter_bytes": 4 << 20,
+    "cold.disk_cache_bytes": 32 << 20, "cold.read_ahead_bytes": 16 << 20,
+}  # fmt: skip
 _SAMPLE_S = 5.0
 _SAY_EVERY = 6
 _BY_KEY = 50
@@ -246,7 +251,9 @@ def begun(folder: Path, given: argparse.Namespace, seed: int) -> Iterator[Follow
             by = {"store": broker.store} if source == "directory" else {}
             followers[source] = FollowProcess(folder / source, broker, tail_interval_ms=10_000, **by)
             # what was compared goes once it is archived, as it does at the broker
-            followers[source].settings["TIERLOG_HOT_MAX_BYTES"] = str(most_bytes * 3 // 2)
+            own = {**SETTINGS, "hot.max_bytes": most_bytes * 3 // 2}
+            named = {f"TIERLOG_{name.replace('.', '_').upper()}": str(value) for name, value in own.items()}
+            followers[source].settings.update(named)
             running.callback(followers[source].kill)
         yield FollowSoak(
             Cluster(broker, client), followers, given.minutes * 60, given.bytes, most_bytes, random.Random(seed)
