@@ -589,12 +589,13 @@ class Follower:
             self._gone_s = now_s
             _LOG.warning("broker %s is gone; the store is promoted if it stays so", broker.name)
         quiet_s = now_s - max(self._gone_s, self._came_s)
-        is_all_here = broker.live_max_offset is not None and self._store.end >= broker.live_max_offset
-        if quiet_s * 1000 < self._settings.promote_after_ms:
+        is_known = broker.live_max_offset is not None  # not if it was gone already when this process began
+        is_all_here = is_known and self._store.end >= (broker.live_max_offset or 0)
+        if is_known and quiet_s * 1000 < self._settings.promote_after_ms:
             return
         if not is_all_here:
             lacks = f"{broker.lag_bytes} bytes of its log are not here"
-            if broker.live_max_offset is None:  # it was gone already when this process began
+            if not is_known:
                 lacks = "where its log ended is not known"
             raise SourceLostError(
                 f"the broker is gone, and {lacks}: the store is not promoted",

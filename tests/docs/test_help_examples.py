@@ -85,6 +85,7 @@ class World:
             ("/mnt/archive", f"{self.folder}/adopted"),
             ("/data/rocketmq/store", f"{self.folder}/followed"),
             ("10.0.0.1:9876", self.nameserver),
+            ("10.0.0.7:10911", f"127.0.0.1:{free_port()}"),
             ("127.0.0.1:9876", self.nameserver),
             ("1073741824", str(_SEGMENT_BYTES)),
             ("source ~/.tierlog.tcsh", "test -s ~/.tierlog.tcsh"),

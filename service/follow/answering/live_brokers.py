@@ -27,6 +27,8 @@ EVERYTHING = 1 << 63
 _AGE_S = 1.0
 _DOWN_S = 3.0
 _TIMEOUT_S = 1.0
+#: In these states the broker sends its log; a silence of 20 s ends them.
+_CONNECTED = (FollowState.FOLLOWING, FollowState.BEHIND)
 
 
 @dataclass(slots=True)
@@ -70,9 +72,13 @@ class LiveBrokers:
             if self._clock.monotonic_s() >= asked.border_until_s:
                 try:
                     asked.border = bounds_in(runtime_info(asked.client)).min_offset
-                except UnavailableError:
-                    self._note_down(asked)
-                    return None
+                except UnavailableError as error:
+                    is_connected = address == broker.address and broker.state in _CONNECTED
+                    if not (is_connected and isinstance(error.__cause__, TimeoutError)):
+                        self._note_down(asked)
+                        return None
+                    # it sends its log, and is slow to answer: taken for gone, all of its messages would be found twice
+                    asked.border = broker.live_min_offset or 0
                 except ForbiddenError:  # it is there, and says nothing to us: what is known is as good as any
                     asked.border = broker.live_min_offset or 0
                 asked.border_until_s = self._clock.monotonic_s() + _AGE_S

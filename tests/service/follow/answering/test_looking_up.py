@@ -13,8 +13,10 @@ from tests.support.rocketmq.pulled import decoded
 from tests.support.rocketmq.remoting_client import RemotingClient
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
 from tests.support.stores.irregular import irregular_log, sent
+from tierlog.service.follow.answering.live_brokers import EVERYTHING, LiveBrokers
 from tierlog.service.follow.answering.node import entries
-from tierlog.service.follow.followed_broker import FollowState
+from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
+from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.message.batch import Message
@@ -366,3 +368,16 @@ def test_messages_of_each_generation_are_found_below_the_border(tmp_path: Path, 
 
 def _has_tagged(client: RemotingClient, count: int) -> bool:
     return len(found(client, "even", indexType="T", maxNum=100)) == count
+
+
+def test_a_broker_that_sends_its_log_and_is_slow_to_answer_is_not_taken_for_gone() -> None:
+    with FakeBroker() as peer:
+        peer.raw = b""
+        broker = FollowedBroker("broker-a", "broker-a", "east", peer.address, FollowState.FOLLOWING)
+        broker.live_min_offset = 4096
+        borders = []
+        for state in (FollowState.FOLLOWING, FollowState.CONNECTING):
+            broker.state, live = state, LiveBrokers(SystemClock())
+            borders.append(live.border(broker))
+            live.close()
+        assert borders == [4096, EVERYTHING]
