@@ -5,6 +5,7 @@ Also what it answers in their place, and how it goes on from their files.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,14 +26,16 @@ from tests.rocketmq.brokers.conftest import Begin, server_program
 from tests.support.objects.real_s3 import free_port
 from tests.support.processes.nodes import NO_ANSWER, RefusedError, ask
 from tests.support.rocketmq.following import STORE_ID, Following, FollowProcess, check_messages, differing
-from tests.support.rocketmq.real_brokers import Acknowledged, Cluster, RealBroker, nameserver, until
+from tests.support.rocketmq.real_brokers import CLUSTER, Acknowledged, Cluster, RealBroker, nameserver, until
 from tests.support.rocketmq.real_clients import ClientError, RealClient, fresh
 from tierlog.service.exit_codes import WRONG_USE
+from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.format.properties import UNIQ_KEY
 from tierlog.tiering.rocketmq.remoting import copied_state
 
 OLDER, VERSION = "5.1.4", "5.4.0"
 SAMPLED = 25
+ARCHIVE = f"tierlog-{CLUSTER}"
 
 
 @pytest.fixture
@@ -94,6 +98,11 @@ def until_state(follower: FollowProcess, wanted: str) -> None:
     until(lambda: state(follower) == wanted, lambda: f"{wanted}, not {state(follower)}: {follower.said()[-3000:]}")
 
 
+def is_followed(follower: FollowProcess) -> bool:
+    """Whether the directory says so, and not that the store takes messages itself."""
+    return bool(json.loads(StorePaths(follower.root / STORE_ID).store_json.read_bytes()).get("followed"))
+
+
 # another master
 
 
@@ -144,8 +153,7 @@ def is_taken(client: RealClient, topic: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("version", [OLDER, VERSION])
-@pytest.mark.parametrize("lacks", [False, True], ids=["has-all", "lacks-the-end"])
+@pytest.mark.parametrize(("version", "lacks"), [(OLDER, False), (VERSION, True)])
 def test_a_slave_that_becomes_master_is_followed_on_whether_it_has_all_or_lacks_the_end(
     version: str, lacks: bool, begin: Begin, running: ExitStack, tmp_path: Path
 ) -> None:
@@ -366,3 +374,56 @@ def test_producers_and_consumers_go_on_at_the_follower_that_took_the_brokers_pla
     last = moved.flood(count=200).end()
     for messages in (before, sent, after, last):
         check(follower, messages)
+
+
+def test_a_follower_that_is_killed_while_it_takes_the_brokers_place_follows_or_has_taken_it(
+    begin: Begin, running: ExitStack, tmp_path: Path
+) -> None:
+    cluster = begin(VERSION)
+    broker = cluster.broker
+    sent = cluster.flood(count=1500).end()
+    (waiting, _), (written, _), (opened, door) = (
+        migrating(running, tmp_path / str(wait_ms), broker, promote_after_ms=wait_ms)
+        for wait_ms in (1_000_000, 8_000, 20_000)
+    )
+    followers = (waiting, written, opened)
+    for follower in followers:
+        catch_up(follower, broker)
+        until_state(follower, "following")
+    broker.stop()
+
+    def is_the_moment(follower: FollowProcess) -> bool:
+        """Before anything is written, when the directory says that it is promoted, and when clients reach it."""
+        if follower is waiting:
+            return "is gone; the store is promoted if it stays so" in follower.said()
+        return not is_followed(written) if follower is written else f"RocketMQ clients at {door}" in follower.said()
+
+    for follower in followers:
+        until(partial(is_the_moment, follower), follower.said)
+        follower.kill()
+        check_same_log(follower, broker)
+        follower.start()
+    assert [is_followed(follower) for follower in followers] == [True, False, False]
+    # where the broker's log ended is not known any more: whoever knows says so
+    until(lambda: "where its log ended is not known" in str(ask(waiting.url, "/readyz")), waiting.said)
+    waiting.kill()
+    waiting.flags += ("--promote-now",)
+    waiting.start()
+    for follower in followers:
+        until_state(follower, "promoted")
+        body = {"messages": [{"body": "new", "keys": ["new"]}]}
+        ask(follower.url, f"/v1/topics/{cluster.topics[0]}/messages", body)
+        assert len(ask(follower.url, f"/v1/topics/{cluster.topics[0]}/messages?key=new")["messages"]) == 1
+        check(follower, sent)
+    # and none of them follows again
+    broker.start()
+    for follower in followers:
+        until_state(follower, "two_writers")
+
+
+def check_same_log(follower: FollowProcess, broker: RealBroker) -> None:
+    """All of the log of a broker that does not run is here."""
+    for path in (broker.store / "commitlog").iterdir():
+        ours = StorePaths(follower.root / STORE_ID).commitlog / path.name
+        data = path.read_bytes().rstrip(b"\0")
+        assert not data or ours.read_bytes()[: len(data)] == data
