@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, Stor
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE, BrokerDirectory
 from tierlog.tiering.rocketmq.broker_files import BrokerState
-from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError
+from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError, SourceLostError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, dledger_error
 from tierlog.tiering.rocketmq.remoting import (
     BrokerAddress,
@@ -38,6 +38,8 @@ HELD_FOLDER = "tierlog-held"
 #: How the folder begins in which one with DLedger has its log.
 _DLEDGER_FOLDER = "dledger-"
 _PROBE_S = 1.0
+#: How often a broker whose files are followed is looked for where it did not answer.
+_ASK_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,13 @@ class _Link:
     client: BrokerClient | None
     copying: BrokerClient | None = None
     """Asked for all that lies beside the log, which takes a broker a while; one client asks one thing at a time."""
+    can_be_asked: Callable[[], bool] = lambda: False
+    """Whether a broker that could not be asked when its files were opened can be now."""
 
     def now(self) -> BrokerNow:
         if self.client is None:
+            if self.can_be_asked():
+                raise SourceLostError("the broker answers again, and tells more than its files do")
             return BrokerNow(self.source.bounds())
         info = runtime_info(self.client)
         if isinstance(self.source, RemoteLog):
@@ -230,6 +236,7 @@ class DirectoryBroker:
         self._fs = fs
         self._remote = RemoteBroker(name, settings, clock)
         self._facts: BrokerFacts | None = None
+        self._ask_again_s = 0.0
 
     @property
     def slaves(self) -> Sequence[str]:
@@ -251,7 +258,19 @@ class DirectoryBroker:
             raise
         known = self._remote.known
         cluster, address = (known.cluster, known.address) if known is not None else ("", None)
-        return _Link(source, cluster, address, facts, client)
+        self._ask_again_s = self._clock.monotonic_s() + _ASK_AGAIN_S
+        return _Link(source, cluster, address, facts, client, can_be_asked=self._can_be_asked)
+
+    def _can_be_asked(self) -> bool:
+        """Looks now and then whether the broker answers: a started one is registered a while after its first write."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._ask_again_s:
+            return False
+        self._ask_again_s = now_s + _ASK_AGAIN_S
+        client = self._client()
+        if client is not None:
+            client.close()
+        return client is not None
 
     def _is_controller_mode(self) -> bool:
         """Asks its settings, and while they are not known its files."""

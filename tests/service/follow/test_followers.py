@@ -19,12 +19,12 @@ from tierlog.service.follow.followed_directory import store_id_of
 from tierlog.service.follow.follower import margin_ms
 from tierlog.service.follow.followers import Followers
 from tierlog.service.follow.upstream import BrokerNow, check_settings, upstream_of
-from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.clock import ManualClock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.format.checkpoint import Checkpoint
-from tierlog.tiering.rocketmq.log_source import LogBounds, NoLogYetError
+from tierlog.tiering.rocketmq.log_source import LogBounds, NoLogYetError, SourceLostError
 
 HOUR_MS = 3_600_000
 
@@ -233,6 +233,29 @@ def test_a_folder_without_the_log_of_a_broker_that_has_had_messages_is_refused_a
         cluster.brokers[0].grow(broker_log(60))
         with pytest.raises(NotFoundError, match="has had messages, and no log is here"):
             upstream.connect()
+
+
+def test_a_broker_that_answers_again_is_asked_though_its_files_were_followed_while_it_did_not(tmp_path: Path) -> None:
+    log, paths, clock = broker_log(60), StorePaths(tmp_path), ManualClock()
+    paths.commitlog.mkdir()
+    paths.segment(0).write_bytes(log.data[: log.segment_bytes])
+    with cluster_of(broker_a=log) as cluster:
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=tmp_path)
+        upstream = upstream_of("broker-a", settings, clock, LocalFileSystem())
+        cluster.tell("broker-a", None)  # it was started again, and is not registered yet
+        link = upstream.connect()
+        clock.advance(10_000)
+        assert link.now().bounds.min_offset == 0
+        cluster.tell("broker-a", cluster.brokers[0])
+        clock.advance(9_999)
+        assert link.now().disk_used is None
+        clock.advance(1)
+        with pytest.raises(SourceLostError, match="answers again"):
+            link.now()
+        link.close()
+        link = upstream.connect()
+        assert link.now().disk_used is not None
+        link.close()
 
 
 def test_files_of_a_broker_with_dledger_are_refused_by_name_though_nobody_answers(tmp_path: Path) -> None:
