@@ -157,7 +157,8 @@ def test_where_it_listens_is_told_to_the_nameserver_at_each_start_and_taken_back
             with command("follow", *arguments, says="following", quiet=False):
                 eventually(lambda: told(RequestCode.REGISTER_BROKER) == entries)
                 client = BrokerClient(listen, clock=SystemClock())
-                assert runtime_info(client)["tierlog.broker-a"] == ("following" if is_there else "connecting")
+                state = "following" if is_there else "connecting"
+                assert eventually(lambda: runtime_info(client)["tierlog.broker-a"] == state)  # noqa: B023
                 client.close()
                 assert not told(RequestCode.UNREGISTER_BROKER)
             assert told(RequestCode.UNREGISTER_BROKER) == entries

@@ -138,9 +138,9 @@ def test_listing_topics_costs_what_the_caller_sees_and_no_look_a_queue(
         looks.append("queue")
         shown(queue, *given)
 
-    def described(queue: QueueInfo, *given: Any) -> None:
+    def described(queue: QueueInfo, *given: Any, **named: Any) -> None:
         looks.append("described")
-        made(queue, *given)
+        made(queue, *given, **named)
 
     monkeypatch.setattr(hot, "dispatch", dispatched)
     monkeypatch.setattr(SnapshotQueue, "__init__", looked_at)
