@@ -55,7 +55,8 @@ class FilteredStore:
         for number in range(8):
             self.append()
             if number % 3 == 1:
-                self.engine.archive(everything=True, drop_hot=self.chance.random() < 0.7)
+                # the first always: where all of it is hot, no budget ends
+                self.engine.archive(everything=True, drop_hot=self.chance.random() < 0.7 or number == 1)
 
     def append(self) -> None:
         self.clock.advance(self.chance.choice([1, 7, 500]))

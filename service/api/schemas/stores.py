@@ -78,7 +78,7 @@ class FollowedBrokerOut(BaseModel):
     lag_bytes: int = Field(ge=0, description="which the broker has, and which are not durable here")
     lag_ms: int = Field(ge=0, description="age of the oldest message that is not here")
     margin_ms: int | None = Field(description="until the broker may remove what is not here; null: not known")
-    gap_bytes: int = Field(ge=0, description="which nobody has any more")
+    gap_bytes: int | None = Field(ge=0, description="which nobody has any more; null: the archive was not asked yet")
 
 
 _FOLLOWED: dict[str, FollowedBrokerOut] = absent("brokers that this process follows, by name; only where it does")

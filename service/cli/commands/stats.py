@@ -58,7 +58,9 @@ def _in_lines(followed: Mapping[str, Json], look: OutputStyle) -> dict[str, str]
         ]
         if broker["margin_ms"] is not None:
             parts.append(f"{broker['margin_ms'] / 3_600_000:,.1f} h until the broker may delete")
-        parts.append(f"{broker['gap_bytes']:,} bytes lost in gaps" if broker["gap_bytes"] else "no gaps")
+        gaps = broker["gap_bytes"]
+        if gaps is not None:
+            parts.append(f"{gaps:,} bytes lost in gaps" if gaps else "no gaps")
         if broker["error"]:
             parts.append(broker["error"])
         found[name] = ", ".join(parts)
