@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,6 +229,20 @@ def test_a_task_goes_on_in_the_object_that_replaced_its_own(engine: Store, key: 
         assert seen == {*range(0, 150, 3)}
 
 
+def gone_behind(store: PinnedStore, batch: Any, cut: int) -> Callable[[PinnedStore, LogEntry], Iterator[Any]]:
+    """Reads a store's segment, which has ``batch`` and is gone behind so many rows; any other store's as it is."""
+
+    def cached(its: PinnedStore, of: LogEntry) -> Iterator[Any]:
+        if its is not store:
+            yield from read_frames(its, of)
+            return
+        if cut:
+            yield batch.slice(0, cut)
+        raise ObjectNotFoundError("it is gone", path=of.key)
+
+    return cached
+
+
 def test_a_segment_that_is_replaced_while_it_is_read_gives_each_row_once(engine: Store) -> None:
     store = ArchiveSnapshot.take(cold_of(engine)).only()
     (entry, *_) = store.manifest.log_entries(store.manifest.reader(), store.head)
@@ -239,15 +253,7 @@ def test_a_segment_that_is_replaced_while_it_is_read_gives_each_row_once(engine:
     while engine.removal.run_once():
         pass
     for cut in range(len(whole)):
-
-        def cached(its: PinnedStore, of: LogEntry, cut: int = cut) -> Iterator[Any]:
-            if its is not store:
-                yield from read_frames(its, of)
-                return
-            if cut:
-                yield batch.slice(0, cut)
-            raise ObjectNotFoundError("it is gone", path=of.key)
-
+        cached = gone_behind(store, batch, cut)
         rows = [row for part in despite_rewriting(store, entry, cached) for row in part.to_pylist()]
         assert rows == [
             row for number, row in enumerate(whole) if number < cut or row["topic"] == "t0" or int(row["body"]) % 3 == 0
@@ -301,15 +307,7 @@ def test_no_generation_is_passed_over_in_a_segment_that_is_replaced_while_it_is_
         while followed.store.removal.run_once():
             pass
     for cut in range(len(whole)):
-
-        def cached(its: PinnedStore, of: LogEntry, cut: int = cut) -> Iterator[Any]:
-            if its is not store:
-                yield from read_frames(its, of)
-                return
-            if cut:
-                yield batch.slice(0, cut)
-            raise ObjectNotFoundError("it is gone", path=of.key)
-
+        cached = gone_behind(store, batch, cut)
         bodies = [row["body"] for part in despite_rewriting(store, entry, cached) for row in part.to_pylist()]
         assert [body for body in bodies if not body.startswith(b"message 100.")] == [
             body for body in whole if not body.startswith(b"message 100.")

@@ -13,6 +13,7 @@ from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, FollowedWorl
 from tests.support.world import World
 from tierlog.service.delivery.copies import messages_from
 from tierlog.service.delivery.timers import Timers
+from tierlog.service.engine.followed.store import FollowedStore
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.randomness import SeededRandomness
 from tierlog.tiering.format.properties import UNIQ_KEY, encode_properties
@@ -53,14 +54,20 @@ def brokers_log(world: World) -> BrokerLog:
     return BrokerLog(data)
 
 
-@pytest.fixture
-def world() -> FollowedWorld:
-    """A store that followed it to its end and was promoted."""
+def following() -> tuple[FollowedWorld, FollowedStore, BrokerLog]:
+    """A store that has all of a broker's log."""
     before = World(settings=small_settings(hot__segment_bytes=SEGMENT_BYTES), url=None)
     log = brokers_log(before)
     world = FollowedWorld(url=None, clock=before.clock)
     store = world.open()
     log.feed(store)
+    return world, store, log
+
+
+@pytest.fixture
+def world() -> FollowedWorld:
+    """A store that followed it to its end and was promoted."""
+    world, store, _ = following()
     store.copy_groups([], {LEVEL: 1})  # a moment before 1 was sent on
     store.promote()
     store.close()
@@ -120,11 +127,7 @@ def _crashed(fs: CrashFileSystem, seed: int) -> CrashFileSystem:
 
 
 def test_the_log_of_what_waits_stays_while_the_broker_is_followed() -> None:
-    before = World(settings=small_settings(hot__segment_bytes=SEGMENT_BYTES), url=None)
-    log = brokers_log(before)
-    world = FollowedWorld(url=None, clock=before.clock)
-    store = world.open()
-    log.feed(store)
+    _, store, log = following()
     store.flush()
     store.store._hot.dispatch()
     assert store.keep_delayed(log.end, 0) == log.end  # nothing is known of levels
