@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Iterator
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rocketmq.real_brokers import CLOCK, until
 from tests.support.rocketmq.real_clients import Doors, RealClient, fresh, java_client, real_server
 from tests.tools.cache import ToolMissingError
 from tests.tools.rocketmq_clients import JAVA_5, built
-from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
@@ -56,18 +57,22 @@ def producer(real: Doors, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def master(real: Doors) -> BrokerAddress:
-    waiting, clock = threading.Event(), SystemClock()
-    for _ in range(int(_LIMIT_S)):
-        try:
-            return find_brokers([real.remoting], "broker-a", clock=clock)
-        except StoreError:  # it registers some time after it was started
-            clock.wait(waiting, 1.0)
-    return find_brokers([real.remoting], "broker-a", clock=clock)
+    found: list[BrokerAddress] = []
+
+    def answers() -> bool:
+        with contextlib.suppress(StoreError):  # right after its start it is not registered, or cannot tell its bounds
+            found[:] = [find_brokers([real.remoting], "broker-a", clock=CLOCK)]
+            with contextlib.closing(BrokerClient(found[0].address, clock=CLOCK)) as client:
+                return bool(runtime_info(client))
+        return False
+
+    until(answers, lambda: "the broker answers")
+    return found[0]
 
 
 @pytest.fixture
 def client(master: BrokerAddress) -> Iterator[BrokerClient]:
-    found = BrokerClient(master.address, clock=SystemClock())
+    found = BrokerClient(master.address, clock=CLOCK)
     yield found
     found.close()
 
@@ -109,17 +114,17 @@ class Follower:
 
 
 def test_both_sources_give_the_bytes_of_the_files(folder: Path, producer: RealClient, client: BrokerClient) -> None:
-    clock, paths = SystemClock(), StorePaths(folder / "store")
+    paths = StorePaths(folder / "store")
     facts = facts_of(client)
     check_followable(facts)
     assert (facts.name, facts.segment_bytes, facts.role) == ("broker-a", 16 << 20, "ASYNC_MASTER")
     topic = fresh("followed")
     producer.send(topic, "first", count=10)
     sources: list[LogSource] = [
-        RemoteLog(facts.ha_address, client, segment_bytes=facts.segment_bytes, clock=clock, is_replica=is_replica)
+        RemoteLog(facts.ha_address, client, segment_bytes=facts.segment_bytes, clock=CLOCK, is_replica=is_replica)
         for is_replica in (False, True)
     ]
-    sources.append(BrokerDirectory(paths.root, fs=LocalFileSystem(), clock=clock))
+    sources.append(BrokerDirectory(paths.root, fs=LocalFileSystem(), clock=CLOCK))
     begin = sources[0].bounds().min_offset
     followers = [Follower(source, begin) for source in sources]
     for number in range(6):
