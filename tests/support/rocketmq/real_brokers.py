@@ -95,7 +95,7 @@ class RealBroker:
         self.name = name or fresh("broker")
         self.nameserver = nameserver
         folder.mkdir(parents=True, exist_ok=True)
-        self._built = built
+        self.built = built
         self._port = _port_with_room_below()
         self.address = f"127.0.0.1:{self._port}"
         self.ha_address = f"127.0.0.1:{free_port()}"
@@ -153,7 +153,7 @@ class RealBroker:
         properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(properties))
         self._program = self._running.enter_context(
-            _server(self._built, self.folder, arguments, is_brief=self._is_brief)
+            _server(self.built, self.folder, arguments, is_brief=self._is_brief)
         )
         self._program.ask("up?", limit_s=LIMIT_S)
         until(self._registered, lambda: "the broker is at the nameserver")
