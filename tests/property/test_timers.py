@@ -203,6 +203,6 @@ class TimerMachine(RuleBasedStateMachine):
         assert world.engine.check() == []
 
 
-@pytest.mark.parametrize("examples", [25, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [25, pytest.param(150, marks=pytest.mark.slow)])
 def test_each_delayed_message_is_delivered_once_whatever_happens(examples: int) -> None:
     run_state_machine_as_test(TimerMachine, settings=settings(max_examples=examples, stateful_step_count=20))

@@ -215,7 +215,7 @@ def test_producers_that_answer_at_once_share_appends_and_each_message_arrives_on
     assert world.bodies() == [f"{number:02}" for number in range(30)]
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(80, marks=pytest.mark.slow)])
 def test_each_transaction_ends_once_whatever_is_cut_off(seed: int, rounds: int) -> None:
     chance = random.Random(seed)
     for _ in range(rounds):
