@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -65,7 +66,15 @@ from tierlog.tiering.rocketmq.log_source import (
     SourceLostError,
     begins_record,
 )
-from tierlog.tiering.rocketmq.remoting import BrokerClient, SyncStateSet, bounds_in, runtime_info, sync_state_set
+from tierlog.tiering.rocketmq.remoting import (
+    BOOT_TIMESTAMP,
+    BrokerClient,
+    SyncStateSet,
+    bounds_in,
+    last_epoch,
+    runtime_info,
+    sync_state_set,
+)
 
 _LOG = logging.getLogger("tierlog")
 #: Size, magic, place, flags and, behind an IPv4 host, the store time of a record.
@@ -89,15 +98,49 @@ _ALONE_S = 10.0
 EPOCH_FILE = "epochFileCheckpoint"
 DEFAULT_MAX_HELD_BYTES = 16 << 30
 _LEAST_OPEN, _MOST_OPEN = 2, 256
+#: How far the clock of a volume may be behind the broker's.
+_CLOCKS_APART_MS = 10_000
+
+
+def told_by_its_broker(fs: FileSystem, paths: StorePaths, client: BrokerClient) -> Mapping[str, str] | None:
+    """Asks a broker how it is (:func:`runtime_info`); None where it does not write this directory.
+
+    After a failover the name's master writes another one, with other bytes at the same offsets perhaps. The broker of
+    this one was booted before it left its mark here, the bounds that it tells are those of the files, and so is, in
+    controller mode, its epoch. Raises as :func:`runtime_info`.
+    """
+    before = _bases_in(fs, paths.commitlog)
+    info = runtime_info(client)
+    marker, after = fs.stamp(paths.abort), _bases_in(fs, paths.commitlog)
+    booted_ms = info.get(BOOT_TIMESTAMP, "")
+    if marker is None or (booted_ms.isdigit() and int(booted_ms) > marker[1] // 1_000_000 + _CLOCKS_APART_MS):
+        return None
+    if before and after:
+        bounds, size = bounds_in(info), segment_bytes_of(fs, paths) or 0
+        # a file that is about to be removed is not counted any more
+        if not (before[0] <= bounds.min_offset <= after[0] + size and bounds.max_offset <= after[-1] + size):
+            return None
+    epoch = _last_epoch(fs, paths)
+    if epoch is not None:
+        with suppress(UnavailableError):  # one that left controller mode has the file still, and tells none
+            return info if last_epoch(client) == epoch else None
+    return info
+
+
+def _last_epoch(fs: FileSystem, paths: StorePaths) -> str | None:
+    with suppress(NotFoundError, UnicodeDecodeError):
+        lines = fs.read(paths.root / EPOCH_FILE).decode("ascii").splitlines()
+        return lines[-1] if lines else None
+    return None
 
 
 class BrokerDirectory:
     """The log in a broker's store directory; a :class:`LogSource`.
 
-    ``client`` asks the broker where its log ends, if it can be reached; all else is in the files. ``held_folder``, on
-    the broker's volume, is where closed segments get a second name. Of what the broker removes, at most
-    ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the confirmed offset, and at 0 where none is
-    known. An offset that is begun at has to be the first byte of a record.
+    ``client`` asks the broker where its log ends, if it can be reached; all else is in the files. An answer of one that
+    does not write them counts as none. ``held_folder``, on the broker's volume, is where closed segments get a second
+    name. Of what the broker removes, at most ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the
+    confirmed offset, and at 0 where none is known. An offset that is begun at has to be the first byte of a record.
     """
 
     def __init__(
@@ -230,6 +273,20 @@ class BrokerDirectory:
             self._files.clear()
 
     # beside the log
+
+    def told(self) -> Mapping[str, str] | None:
+        """Asks the broker how it is; None where none is known, or another one answers than the one of these files.
+
+        Raises as :func:`runtime_info`. On any thread.
+        """
+        return None if self._client is None else told_by_its_broker(self._fs, self._paths, self._client)
+
+    def _told_end(self) -> int | None:
+        """Returns where the broker says that its log ends; None while it does not."""
+        with suppress(UnavailableError):
+            info = self.told()
+            return None if info is None else bounds_in(info).max_offset
+        return None
 
     def state(self) -> BrokerState:
         """Returns what the broker's configuration says, read again while the broker replaces it.
@@ -396,10 +453,8 @@ class BrokerDirectory:
     def _bounds(self) -> LogBounds:
         bases = self._bases()
         first = min((*bases, *self._held(bases), *self._files), default=0)
-        if self._client is not None:
-            with suppress(UnavailableError):  # a broker that is stopped: its files tell
-                return LogBounds(first, max(first, bounds_in(runtime_info(self._client)).max_offset))
-        return LogBounds(first, max(first, self._find_end(bases)))
+        told = self._told_end()  # of a broker that is stopped its files tell
+        return LogBounds(first, max(first, self._find_end(bases) if told is None else told))
 
     def _find_end(self, bases: list[int]) -> int:
         """Walks from what was known last over the heads of records."""
@@ -457,7 +512,7 @@ class BrokerDirectory:
         found: SyncStateSet | None = None
         with suppress(StoreError):
             found = sync_state_set(self._client)
-        if found is None or found.epoch != self._last_epoch():
+        if found is None or found.epoch != _last_epoch(self._fs, self._paths):
             self._alone = None
         elif found.slaves:
             self._alone = None
@@ -468,12 +523,6 @@ class BrokerDirectory:
             # a slave that joined since began with all of it
             self._confirmed = max(self._confirmed, self._alone.end)
             self._alone = _Alone(found.epoch, found.end, self._clock.monotonic_s())
-
-    def _last_epoch(self) -> str | None:
-        with suppress(NotFoundError, UnicodeDecodeError):
-            lines = self._fs.read(self._paths.root / EPOCH_FILE).decode("ascii").splitlines()
-            return lines[-1] if lines else None
-        return None
 
     # bytes
 
@@ -513,9 +562,8 @@ class BrokerDirectory:
                 continue
             file = self._file(later)
             if file is not None and _begins_with_record(file, later):
-                with suppress(UnavailableError):
-                    if bounds_in(runtime_info(self._client)).max_offset > later:
-                        self._full.add(base)
+                if (self._told_end() or 0) > later:
+                    self._full.add(base)
                 return base in self._full
         return False
 
@@ -568,9 +616,7 @@ class BrokerDirectory:
         if self._client is None or now_s < self._ask_again_s:
             return False
         self._ask_again_s = now_s + _LOOK_EVERY_S
-        with suppress(UnavailableError):
-            return bounds_in(runtime_info(self._client)).max_offset > self._next
-        return False
+        return (self._told_end() or 0) > self._next
 
 
 def _bases_in(fs: FileSystem, folder: Path) -> list[int]:

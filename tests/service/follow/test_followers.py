@@ -238,7 +238,7 @@ def test_a_folder_without_the_log_of_a_broker_that_has_had_messages_is_refused_a
 def test_a_broker_that_answers_again_is_asked_though_its_files_were_followed_while_it_did_not(tmp_path: Path) -> None:
     log, paths, clock = broker_log(60), StorePaths(tmp_path), ManualClock()
     paths.commitlog.mkdir()
-    paths.segment(0).write_bytes(log.data[: log.segment_bytes])
+    _write(log, paths)
     with cluster_of(broker_a=log) as cluster:
         settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=tmp_path)
         upstream = upstream_of("broker-a", settings, clock, LocalFileSystem())
@@ -255,6 +255,54 @@ def test_a_broker_that_answers_again_is_asked_though_its_files_were_followed_whi
         link.close()
         link = upstream.connect()
         assert link.now().disk_used is not None
+        link.close()
+
+
+def _write(log: BrokerLog, paths: StorePaths) -> None:
+    """The files of a broker that runs."""
+    paths.commitlog.mkdir(exist_ok=True)
+    for base in range(0, log.end, log.segment_bytes):
+        paths.segment(base).write_bytes(log.data[base : base + log.segment_bytes].ljust(log.segment_bytes, b"\0"))
+    paths.abort.touch()
+
+
+def test_files_are_read_alone_once_another_broker_has_the_name_after_a_failover(tmp_path: Path) -> None:
+    log, longer, paths = broker_log(60), broker_log(400), StorePaths(tmp_path)
+    assert longer.end > log.end + log.segment_bytes
+    _write(log, paths)
+    with cluster_of(broker_a=log, other=longer) as cluster:
+        its, other = cluster.brokers
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=tmp_path)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        link = upstream.connect()
+        assert (link.now().disk_used, link.source.bounds()) == (0.4, LogBounds(0, log.end))
+        its.close()
+        cluster.tell("broker-a", other)
+        other.configure(brokerRole="SLAVE")
+        link.close()
+        link = upstream.connect()
+        assert link.now() == BrokerNow(LogBounds(0, log.end))
+        assert link.source.bounds() == LogBounds(0, log.end)
+        assert not link.goes_on_at(log.end)
+        assert link.facts is not None
+        assert link.facts.role == "ASYNC_MASTER"
+        assert link.address == other.remoting.address  # whom clients ask, and who keeps the store from its promotion
+        link.close()
+
+
+def test_an_address_behind_which_another_broker_answers_ends_a_stretch_of_reading_files(tmp_path: Path) -> None:
+    log, paths = broker_log(60), StorePaths(tmp_path)
+    _write(log, paths)
+    with cluster_of(broker_a=log) as cluster:
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=tmp_path)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        link = upstream.connect()
+        assert link.now().bounds == LogBounds(0, log.end)
+        cluster.brokers[0].remoting.tell_bounds(log.end + log.segment_bytes, log.end + log.segment_bytes)
+        with pytest.raises(SourceLostError, match="is not the broker that writes these files"):
+            link.now()
+        with pytest.raises(SourceLostError):
+            link.goes_on_at(log.end)
         link.close()
 
 

@@ -628,6 +628,60 @@ def test_a_master_that_is_alone_has_confirmed_what_it_had_for_a_while(
         client.close()
 
 
+_LATER_MS = 60_000
+
+
+@pytest.mark.parametrize(
+    ("least", "more", "booted_after_ms", "is_its"),
+    [
+        (0, 0, 0, True),
+        (0, 0, -_LATER_MS, True),  # a long recovery comes before the mark
+        (0, 0, _LATER_MS, False),
+        (3 * SEGMENT_BYTES, 0, 0, False),
+        (0, 2 * SEGMENT_BYTES, 0, False),
+    ],
+)
+def test_a_broker_that_answers_counts_if_it_can_be_the_one_that_writes_the_files(
+    least: int, more: int, booted_after_ms: int, is_its: bool, broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    for _ in range(3 * SEGMENT_BYTES // 200):
+        broker.append()
+    booted_ms = clock.now_ms() + booted_after_ms
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        peer.tell_bounds(least, broker.end + more, bootTimestamp=str(booted_ms))
+        source = make(client=client)
+        assert (source.told() is not None) is is_its
+        assert source.bounds() == LogBounds(0, broker.end)
+        client.close()
+
+
+def test_a_broker_that_answers_beside_files_of_one_that_was_stopped_counts_as_none(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    broker.append()
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        peer.tell_bounds(0, 2 * broker.end)
+        source = make(client=client)
+        assert source.bounds() == LogBounds(0, 2 * broker.end)
+        broker.stop()
+        assert source.bounds() == LogBounds(0, broker.end)
+        client.close()
+
+
+@pytest.mark.parametrize(("epoch", "is_its"), [("3-0", True), ("4-100", False)])
+def test_a_master_of_another_epoch_does_not_write_these_files(
+    epoch: str, is_its: bool, broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    note_epoch(broker, "1-0", "3-0")
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        tell_slaves(peer, broker.end, epoch=epoch)
+        assert (make(client=client, is_controller_mode=True).told() is not None) is is_its
+        client.close()
+
+
 def test_configuration_is_read_while_the_broker_replaces_it(broker: RunningBroker, make: Make) -> None:
     source, path = make(), broker.paths.config / "topics.json"
     table = json.dumps({"topicConfigTable": {"orders": {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}})
