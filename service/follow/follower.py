@@ -485,7 +485,9 @@ class Follower:
             raise
         except StoreError:
             self._look_s = now_s + _LOOK_AGAIN_S
+        broker.heard_s = max(broker.heard_s, connection.source.heard_s())
         if now is not None:
+            broker.heard_s = now_s
             self._told = connection.facts, now
             broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
         if is_time or now is not None:

@@ -25,6 +25,7 @@ until they are durable here. Both are bounded.
 from __future__ import annotations
 
 import logging
+import math
 import struct
 import threading
 from collections.abc import Mapping
@@ -181,6 +182,7 @@ class BrokerDirectory:
         self._doubt: _Doubt | None = None
         self._marker: tuple[int, int] | None = None
         self._look_again_s = self._flush_again_s = self._ask_again_s = self._pass_again_s = clock.monotonic_s()
+        self._heard_s = -math.inf
         self._is_begun = False
         #: In controller mode: below which the master has said that its log stays, and since when it is alone.
         self._confirmed = 0
@@ -228,6 +230,7 @@ class BrokerDirectory:
                 # behind the read: what a restarted broker writes, it writes after its mark
                 self._check_restart()
             if data:
+                self._heard_s = self._clock.monotonic_s()
                 return data
             left_s = deadline - self._clock.monotonic_s()
             if left_s < _LEAST_WAIT_S:
@@ -237,6 +240,9 @@ class BrokerDirectory:
 
     def position(self) -> int:
         return self._position
+
+    def heard_s(self) -> float:
+        return self._heard_s
 
     def report(self, durable: int) -> None:
         """Lets go of what is kept from the broker's removal and durable here, or was taken back by the broker."""

@@ -88,6 +88,10 @@ class LogSource(Protocol):
         """Says below which offset everything is durable here."""
         ...
 
+    def heard_s(self) -> float:
+        """Returns when the broker gave a sign of life by this source last: monotonic seconds; -inf if it never did."""
+        ...
+
     def settled(self) -> int:
         """Returns at once the offset below which the broker does not take bytes back, as far as it can be known."""
         ...

@@ -189,6 +189,9 @@ class RemoteLog:
             else:
                 self._report_if_due(connection)
 
+    def heard_s(self) -> float:
+        return self._heard_s
+
     def told(self, info: Mapping[str, str]) -> None:
         """Takes what the broker tells of itself (:func:`~tierlog.tiering.rocketmq.remoting.runtime_info`). On any
         thread: whoever reads the log does not wait for it."""

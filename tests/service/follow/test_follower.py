@@ -308,6 +308,7 @@ def test_a_broker_that_answers_slowly_is_read_on_meanwhile_and_holds_up_no_stop(
     store = follower.broker.store
     assert store is not None
     assert not store.topic("SCHEDULE_TOPIC_XXXX").archive  # which is decided without an answer
+    assert follower.broker.heard_s > 0  # by its log
     follower.stop()
     assert not follower._thread.is_alive()
     world.broker.answers.set()

@@ -204,6 +204,16 @@ def test_a_broker_is_not_gone_while_a_slave_of_it_may_become_master() -> None:
         assert upstream.is_gone()
 
 
+def test_a_broker_that_listens_and_answers_nothing_is_not_gone() -> None:
+    with cluster_of(broker_a=broker_log(60)) as cluster:
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        upstream.connect().close()
+        cluster.brokers[0].remoting.raw = b""
+        cluster.nameserver.raw = b""
+        assert not upstream.is_gone()
+
+
 @pytest.mark.parametrize("source", ["network", "files"])
 def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(source: str, tmp_path: Path) -> None:
     log = broker_log(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -147,6 +148,19 @@ def test_the_last_record_has_to_stay_as_it_is_for_a_second(broker: RunningBroker
     assert source.read(0) == first
     assert source.read(0.9) == b""
     assert source.read(0.2) == last
+
+
+def test_a_record_is_a_sign_of_life_and_files_that_stay_as_they_are_are_none(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    source = begun(make(), 0)
+    assert source.read(3) == b""
+    assert source.heard_s() == -math.inf
+    broker.append(checksum=True)
+    assert source.read(0)
+    heard_s = clock.monotonic_s()
+    assert source.read(3) == b""
+    assert source.heard_s() == heard_s
 
 
 def test_a_last_record_that_sums_itself_is_whole_at_once(broker: RunningBroker, make: Make) -> None:
