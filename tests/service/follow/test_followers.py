@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from tests.support.rocketmq.fake_cluster import cluster_of
 from tests.support.rocketmq.scripted_broker import FollowerWorld, ScriptedBroker, facts
 from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import BrokerLog, broker_log
+from tierlog.index.search.query import Query
 from tierlog.service.config.follow import FollowSettings
 from tierlog.service.follow.followed_broker import FollowState
 from tierlog.service.follow.followed_directory import store_id_of
@@ -202,6 +204,50 @@ def test_a_broker_is_not_gone_while_a_slave_of_it_may_become_master() -> None:
         assert not upstream.is_back()  # it takes no messages as a slave
         slave.close()
         assert upstream.is_gone()
+
+
+def test_while_a_slave_acts_as_master_nothing_is_promoted_and_the_master_that_is_back_is_followed_on() -> None:
+    log, longer = broker_log(60), broker_log(120)
+    world = FollowerWorld(log)
+    with cluster_of(broker_a=log, slave=log, back=longer) as cluster:
+        master, slave, back = cluster.brokers
+        cluster.tell("broker-a", master, slave)
+        follow = FollowSettings(
+            broker="broker-a", namesrv=cluster.nameserver.address, promote=True, promote_after_ms=1_000
+        )
+        followers = Followers.of(
+            world.root, world.settings.model_copy(update={"follow": follow}), cold_url=world.url, clock=world.clock,
+            fs=world.fs, objects=cast("Any", world.bucket),
+        )  # fmt: skip
+        followers.open()
+        followers.start()
+        (broker,) = followers.brokers()
+        _until(lambda: broker.end == log.end)
+        master.close()
+        cluster.tell("broker-a", None, slave)
+        _until(lambda: broker.state is FollowState.CONNECTING)
+        gone_ms = world.clock.now_ms()
+        _until(lambda: world.clock.now_ms() > gone_ms + 60_000)  # the follower's waits move it
+        assert broker.state is FollowState.CONNECTING
+        assert broker.slaves == (slave.remoting.address,)
+        asked = {frame.code for frame in slave.remoting.asked}
+        cluster.tell("broker-a", back, slave)
+        _until(lambda: broker.end == longer.end and broker.state is FollowState.FOLLOWING)
+        assert not asked  # it has no log of its own
+        assert broker.store is not None
+        for number in range(120):
+            topic = "orders" if number // 6 % 2 == 0 else "%RETRY%shop"
+            assert len(broker.store.query(Query(topic=topic, key=f"key-{number}")).messages) == 1
+        followers.stop()
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    waits = threading.Event()
+    for _ in range(3_000):
+        if is_so():
+            return
+        waits.wait(0.01)
+    raise AssertionError("it never was so")
 
 
 def test_a_broker_that_listens_and_answers_nothing_is_not_gone() -> None:
