@@ -7,7 +7,8 @@ a segment           is made ahead with zeros, and never changes below where the 
                     abnormal restart ends the log at its last valid record; what lies behind that stays
 a closed segment    one whose next segment has a record: all of it is the log
 the open segment    a record is whole once another follows it, as they are written one after the other; the last one
-                    if it is valid and sums itself, or has not changed for a second
+                    if it is valid and sums itself, or has not changed for a moment where zeros were before, and for a
+                    second where anything may have been
 an older record     behind one of after the restart, one of before it is a leftover, unless the broker says that its log
                     goes on there
 ``abort``           is written at every start: another stamp is a restart, after which all has to be compared again
@@ -28,6 +29,7 @@ import logging
 import math
 import struct
 import threading
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
@@ -88,8 +90,11 @@ _POLL_S = 0.05
 #: What clocks here tell apart.
 _LEAST_WAIT_S = 0.001
 _LOOK_EVERY_S = 1.0
-#: How long a last record has to stay as it is.
-_STILL_S = 1.0
+#: How long a last record has to stay as it is: over bytes that may be left of an older one, and over zeros.
+_STILL_S, _STILL_OVER_ZEROS_S = 1.0, 0.05
+_ZEROS = bytes(_PIECE_BYTES)
+#: Behind the last record it is looked for zeros once less than this is known to be zero.
+_LEAST_ZEROS = _PIECE_BYTES // 4
 #: How often the open segment is flushed for what was read of it.
 _FLUSH_EVERY_S = 5.0
 _TRIES = 5
@@ -180,13 +185,15 @@ class BrokerDirectory:
         self._position = self._next = self._durable = self._flushed = self._end = 0
         self._last: _Written | None = None
         self._doubt: _Doubt | None = None
+        #: Where nothing but zeros was seen behind the last record.
+        self._zeros = range(0)
         self._marker: tuple[int, int] | None = None
         self._look_again_s = self._flush_again_s = self._ask_again_s = self._pass_again_s = clock.monotonic_s()
         self._heard_s = -math.inf
         self._is_begun = False
         #: In controller mode: below which the master has said that its log stays, and since when it is alone.
         self._confirmed = 0
-        self._alone: _Alone | None = None
+        self._alone: deque[_Alone] = deque()
         #: Whether closed segments are left to the broker's removal, as there are too many of them already.
         self.is_hold_full = False
 
@@ -206,6 +213,7 @@ class BrokerDirectory:
             if self._last is None or self._last.end != offset:
                 self._last = None
             self._doubt = None
+            self._zeros = range(0)
             self._next = self._position = self._durable = offset
             # what was read before, by another process perhaps, the broker may not have flushed itself
             self._flushed = max(0, offset - offset % self.segment_bytes - self.segment_bytes)
@@ -519,16 +527,18 @@ class BrokerDirectory:
         with suppress(StoreError):
             found = sync_state_set(self._client)
         if found is None or found.epoch != _last_epoch(self._fs, self._paths):
-            self._alone = None
+            self._alone.clear()
         elif found.slaves:
-            self._alone = None
+            self._alone.clear()
             self._confirmed = max(self._confirmed, found.acknowledged)
-        elif self._alone is None or self._alone.epoch != found.epoch:
-            self._alone = _Alone(found.epoch, found.end, self._clock.monotonic_s())
-        elif self._clock.monotonic_s() - self._alone.since_s >= _ALONE_S:
-            # a slave that joined since began with all of it
-            self._confirmed = max(self._confirmed, self._alone.end)
-            self._alone = _Alone(found.epoch, found.end, self._clock.monotonic_s())
+        else:
+            now_s = self._clock.monotonic_s()
+            if self._alone and self._alone[0].epoch != found.epoch:
+                self._alone.clear()
+            self._alone.append(_Alone(found.epoch, found.end, now_s))
+            while now_s - self._alone[0].since_s >= _ALONE_S:
+                # a slave that joined since began with all of it
+                self._confirmed = max(self._confirmed, self._alone.popleft().end)
 
     # bytes
 
@@ -590,6 +600,8 @@ class BrokerDirectory:
                 break
         if end == 0 and walk.end and not walk.is_followed and self._is_whole(data[: walk.end]):
             end = walk.end
+        if walk.stop is _Stop.NO_RECORD:
+            self._look_for_zeros(data, walk.end)
         if end:
             self._doubt = None
             self._last = walk.written if end == walk.end else walk.before
@@ -600,8 +612,18 @@ class BrokerDirectory:
         self._end = max(self._end, self._next)
         return data[: end + BLANK.size] if is_at_blank else data[:end]
 
+    def _look_for_zeros(self, data: bytes, end: int) -> None:
+        """Notes how far nothing was written behind the last record of ``data``, which begins at the next byte."""
+        behind, count = self._next + end, len(data) - end
+        if self._zeros.stop < behind + min(count, _LEAST_ZEROS) and data[end:] == _ZEROS[:count]:
+            self._zeros = range(self._zeros.start if behind <= self._zeros.stop else behind, behind + count)
+
     def _is_whole(self, record: bytes) -> bool:
-        """Whether the last record of the log is whole, for all that its bytes tell."""
+        """Whether the last record of the log is whole, for all that its bytes tell.
+
+        A broker copies a record in one go, upwards or downwards. Over zeros what is not there yet is zero: in topic and
+        properties, unless the head lacks and it is no record yet. The body has a checksum.
+        """
         try:
             found = decode_record(record, physical_offset=self._next)
         except CorruptionError:
@@ -613,8 +635,10 @@ class BrokerDirectory:
             return True
         now_s = self._clock.monotonic_s()
         if self._doubt is None or self._doubt.record != record:
-            self._doubt = _Doubt(record, now_s)
-        return now_s - self._doubt.since_s >= _STILL_S
+            is_over_zeros = self._zeros.start <= self._next <= self._zeros.stop - len(record)
+            has_zeros = b"\0" in found.properties_text or "\0" in found.topic
+            self._doubt = _Doubt(record, now_s, _STILL_OVER_ZEROS_S if is_over_zeros and not has_zeros else _STILL_S)
+        return now_s - self._doubt.since_s >= self._doubt.still_s
 
     def _goes_on(self) -> bool:
         """Whether the broker says that its log goes on behind the next byte, asked once a second."""
@@ -653,8 +677,11 @@ class _Alone(NamedTuple):
 
 
 class _Doubt(NamedTuple):
+    """A last record that may not be whole, when it was seen first, and for how long it is doubted."""
+
     record: bytes
     since_s: float
+    still_s: float
 
 
 class _Known(NamedTuple):

@@ -150,6 +150,50 @@ def test_the_last_record_has_to_stay_as_it_is_for_a_second(broker: RunningBroker
     assert source.read(0.2) == last
 
 
+def test_a_last_record_over_zeros_that_were_seen_has_to_stay_as_it_is_for_a_moment(
+    broker: RunningBroker, make: Make
+) -> None:
+    source = begun(make(), 0)
+    assert source.read(0) == b""
+    for body in (b"x" * 100, b"y" * 300):
+        last = broker.append(body)
+        assert source.read(0.04) == b""
+        assert source.read(0.1) == last
+
+
+def test_a_last_record_over_what_a_restart_has_left_has_to_stay_for_a_second(broker: RunningBroker, make: Make) -> None:
+    source = begun(make(), 0)
+    for _ in range(3):
+        assert source.read(0) == b""
+        broker.append()
+        assert source.read(0.1)
+    broker.start_again_at(0)
+    with pytest.raises(SourceLostError):
+        source.read(0)
+    source.begin(0)
+    broker.put(0, bytes(4))  # the first one is not valid any more, and all that lies behind it is left
+    assert source.read(0.1) == b""
+    last = broker.append()
+    assert source.read(0.9) == b""
+    assert source.read(0.2) == last
+
+
+@pytest.mark.parametrize("missing", [slice(-3, None), slice(-7, -5), slice(-22, -20), slice(-11, -10)])
+def test_a_last_record_over_zeros_of_which_a_piece_is_written_late_is_not_taken_before(
+    missing: slice, broker: RunningBroker, make: Make
+) -> None:
+    """Its body and all of its lengths are there."""
+    source = begun(make(), 0)
+    assert source.read(0) == b""
+    data = broker.record(b"y" * 300)
+    torn = bytearray(data)
+    torn[missing] = bytes(len(torn[missing]))
+    broker.put(0, bytes(torn))
+    assert source.read(0.9) == b""
+    broker.put(0, data)
+    assert source.read(0.1) == data
+
+
 def test_a_record_is_a_sign_of_life_and_files_that_stay_as_they_are_are_none(
     broker: RunningBroker, make: Make, clock: ManualClock
 ) -> None:
@@ -632,6 +676,15 @@ def test_a_master_that_is_alone_has_confirmed_what_it_had_for_a_while(
         source = begun(make(client=client, is_controller_mode=True), 0)
         assert list(read_all(source, 5)) == [0]
         assert list(read_all(source, 10)) == [first]
+        # what came in the meantime has waited as long as it was there
+        offsets = [broker.end]
+        for _ in range(3):
+            broker.append()
+            tell_slaves(peer, broker.end)
+            assert read_all(source, 3) == {}
+            offsets.append(broker.end)
+        assert list(read_all(source, 2)) == offsets[:1]
+        assert list(read_all(source, 10)) == offsets[1:-1]
         # a slave that was in step for a moment begins it anew
         broker.append()
         tell_slaves(peer, broker.end, first)
