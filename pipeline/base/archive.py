@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from tierlog.tiering.base.types import END_OF_TIME_MS, TimeRange
 from tierlog.tiering.cold.manifest.opened import open_manifest as open_manifest
 from tierlog.tiering.cold.manifest.opened import open_objects as open_objects
 from tierlog.tiering.cold.manifest.store import ManifestStore
-from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.format.manifest import Head, LostRange
 from tierlog.tiering.objects.urls import canonical_url, stores_below
 
 _LOG = logging.getLogger(__name__)
@@ -88,6 +88,11 @@ class ArchiveSnapshot:
         """Returns each store as :meth:`PinnedStore.for_known_entries` has it."""
         return replace(self, stores={name: store.for_known_entries() for name, store in self.stores.items()})
 
+    def lost(self) -> Iterator[tuple[str, Iterable[LostRange]]]:
+        """Yields each store with what it lacks of its broker's log."""
+        for store in self.stores.values():
+            yield store.store_id, store.head.lost
+
     def only(self) -> PinnedStore:
         """Returns the one store; :class:`InvalidRequestError` if there are several."""
         if len(self.stores) > 1:
@@ -102,12 +107,18 @@ def check_is_there(url: str) -> None:
         raise NotFoundError("no archive of any store here, nor a directory", path=url)
 
 
-def warn_of_lost(stores: Iterable[PinnedStore], from_ms: int | None, to_ms: int | None) -> None:
+def warn_of_lost(by_store: Iterable[tuple[str, Iterable[LostRange]]], from_ms: int | None, to_ms: int | None) -> None:
     """Says of each range of a followed log that nobody has, and that was wanted: rows cannot tell what they lack."""
     wanted = TimeRange(0 if from_ms is None else from_ms, END_OF_TIME_MS if to_ms is None else to_ms)
-    for store in stores:
-        for lost in store.head.lost_in(wanted):
-            _LOG.warning("store %s is not complete: %s", store.store_id, lost.error().message)
+    for store_id, ranges in by_store:
+        for lost in ranges:
+            if lost.may_be_in(wanted):
+                say_lost(store_id, lost)
+
+
+def say_lost(store_id: str, lost: LostRange) -> None:
+    """Says that a store lacks a range of its broker's log, of which no offset and no row tells that it was there."""
+    _LOG.warning("store %s is not complete: %s", store_id, lost.error().message)
 
 
 def pin(url: str, store_id: str) -> PinnedStore:

@@ -32,6 +32,7 @@ from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.types import Boundary, Durability, PullStatus
 from tierlog.tiering.format.generation import lasting_name, record_topic
+from tierlog.tiering.format.manifest import LostRange
 from tierlog.tiering.remote.endpoint import ServiceAddress
 from tierlog.tiering.remote.http_client import HttpClient
 
@@ -193,6 +194,13 @@ class ServiceClient:
         if document is None:
             raise StoreError(f"{self._address} answered {answer.status} without JSON", hint="is it tierlog?")
         return document
+
+
+def lost_in(stats: Json) -> list[LostRange] | None:
+    """Returns what the store of a service lacks of its broker's log, as far as it knows; None: it has no such log."""
+    if "lost" not in stats:
+        return None
+    return [LostRange(each["first"], each["next"], each["from_ms"], each["to_ms"]) for each in stats["lost"] or ()]
 
 
 def _queue(topic: str, queue_id: int) -> str:

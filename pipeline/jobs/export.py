@@ -127,7 +127,7 @@ def _plan(objects: ObjectStore, request: ExportRequest, nonce: str, out: str) ->
         if next(iter(objects.list("")), None) is not None:
             raise InvalidRequestError(f"{out} holds something else", hint="an export wants a folder of its own")
         snapshot = ArchiveSnapshot.take(request.cold, request.stores)
-        warn_of_lost(snapshot.stores.values(), request.from_ms, request.to_ms)
+        warn_of_lost(snapshot.lost(), request.from_ms, request.to_ms)
         plan = ExportPlan.make(request, snapshot, nonce)
         try:
             objects.put(_PLAN, plan.encode(), if_absent=True)

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore, warn_of_lost
-from tierlog.pipeline.base.client import ServedPage, ServedQueueEnds, ServiceClient
+from tierlog.pipeline.base.client import ServedPage, ServedQueueEnds, ServiceClient, lost_in
 from tierlog.pipeline.read.partitions import (
     PART_BYTES,
     HitsPart,
@@ -95,7 +95,7 @@ class BatchReader(DataSourceReader):
         if self._options.url is not None:
             found += plan_pulls(self._options, self._archive)
         if self._archive is not None:
-            warn_of_lost(self._archive.stores.values(), self._options.from_ms, self._options.to_ms)
+            warn_of_lost(self._archive.lost(), self._options.from_ms, self._options.to_ms)
             for store in self._archive.stores.values():
                 found += self._of_archive(store)
         if len(found) > 1 and self._predicate == EVERYTHING and not self._options.topics:
@@ -159,6 +159,8 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Itera
     with ServiceClient(options.url) as client:
         stats = client.stats()
         store_id = str(stats["store_id"])
+        if archive is None:
+            warn_of_lost([(store_id, lost_in(stats) or ())], options.from_ms, options.to_ms)
         above = _above(options, archive, store_id, int(stats["log_end"]))
         log_begin, task_bytes = int(stats["log_begin"]), options.partition_bytes or PART_BYTES
         for topic in client.topics():

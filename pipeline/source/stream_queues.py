@@ -6,13 +6,12 @@ a long backlog does not burden the service. Queue offsets are the same in both t
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tierlog.pipeline.base.archive import ArchiveSnapshot, open_manifest
-from tierlog.pipeline.base.client import ServedQueueEnds, ServiceClient
+from tierlog.pipeline.base.archive import ArchiveSnapshot, open_manifest, say_lost
+from tierlog.pipeline.base.client import ServedQueueEnds, ServiceClient, lost_in
 from tierlog.pipeline.source.options import SourceOptions
 from tierlog.pipeline.source.stream_offsets import Gaps, QueueKey, QueueRange
 from tierlog.tiering.base.errors import StoreMismatchError, UnavailableError
@@ -24,8 +23,6 @@ from tierlog.tiering.format.store_state import TopicState
 from tierlog.tiering.lifecycle.takeover import QUEUE_STEP
 from tierlog.tiering.read.archived_offsets import DeclaredGaps, FirstOffsets, queue_rows_from
 from tierlog.tiering.read.fetcher import Fetcher
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +52,21 @@ class StreamQueues(Protocol):
         """Returns up to which offset of a range the archive gives its messages; a running service gives the rest."""
 
 
+class _ToldOnce:
+    """Says once of each range of a followed log that nobody has."""
+
+    def __init__(self, store_id: str) -> None:
+        self._store_id = store_id
+        self._told: set[LostRange] = set()
+
+    def say(self, lost: Iterable[LostRange]) -> None:
+        """Says those that were not said."""
+        for each in lost:
+            if each not in self._told:
+                say_lost(self._store_id, each)
+                self._told.add(each)
+
+
 class ArchivedQueues:
     """The archive of one store."""
 
@@ -67,23 +79,16 @@ class ArchivedQueues:
         self._fetcher = Fetcher(store_id, None, self._manifest)
         #: By their lasting names.
         self._topics: Mapping[str, TopicState] = {}
-        self._told: set[LostRange] = set()
+        self._told = _ToldOnce(store_id)
         self._seen: tuple[int, dict[QueueKey, QueueBounds]] = (-1, {})
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
         """Queues as far as they are archived."""
         head = self._manifest.refresh()
         if head.version != self._seen[0]:
-            self._warn_of_lost(head)
+            self._told.say(head.lost)
             self._seen = head.version, despite_deletion(self._manifest, head, self._bounds)
         return self._seen[1]
-
-    def _warn_of_lost(self, head: Head) -> None:
-        """Says once of each range of a followed log that nobody has: no offset, and no row, tells that it was there."""
-        for lost in head.lost:
-            if lost not in self._told:
-                _LOG.warning("store %s is not complete: %s", self._store_id, lost.error().message)
-                self._told.add(lost)
 
     def _bounds(self, head: Head) -> dict[QueueKey, QueueBounds]:
         state = self._manifest.state(self._manifest.reader(), head)
@@ -147,14 +152,23 @@ class ArchivedQueues:
 class ServedQueues:
     """The store of a running service, both tiers of it."""
 
-    def __init__(self, client: ServiceClient, store_id: str) -> None:
-        """The client is used in one thread, that which uses this object."""
+    def __init__(self, client: ServiceClient, store_id: str, *, says_lost: bool) -> None:
+        """The client is used in one thread, that which uses this object.
+
+        ``says_lost``: what the store lacks of a broker's log is asked for and said, as no archive here tells it.
+        """
         self._client = client
         self._store_id = store_id
         self._ends: dict[QueueKey, ServedQueueEnds] = {}
+        self._told = _ToldOnce(store_id)
+        self._may_lose = says_lost
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
         """Returns all queues as far as the service shows them."""
+        if self._may_lose:
+            lost = lost_in(self._client.stats())
+            self._may_lose = lost is not None
+            self._told.say(lost or ())
         self._ends = {
             QueueKey(self._store_id, topic.lasting_name, queue.queue_id): queue
             for topic in self._client.topics()
@@ -218,7 +232,7 @@ class AllQueues:
                     f"the service's store {store_id!r} has no archive here, but {', '.join(sorted(archives))} has",
                     path=options.cold, hint="give both of one cluster, or the service alone",
                 )  # fmt: skip
-            served = {store_id: ServedQueues(client, store_id)}
+            served = {store_id: ServedQueues(client, store_id, says_lost=not archives)}
         return cls(archives, served)
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:

@@ -85,6 +85,7 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
     asked = parts.meter.reading()
     archive_lag_bytes, archive_lag_ms = _archive_lag(parts, clock)
     tails = parts.writers.appends.numbers() if parts.writers else TailNumbers()
+    lost = None if head is None else [each._asdict() for each in head.lost]
     return {
         # whose numbers these are
         "store_id": parts.identity.store_id,
@@ -137,6 +138,7 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
         "archive_bytes_read": asked.bytes_read,
         "archive_bytes_written": asked.bytes_written,
         "cache": cache_stats(archive.manifest.cache) if archive else None,
+        **({"lost": lost} if hot.followed_below else {}),
     }
 
 

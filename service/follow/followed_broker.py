@@ -5,6 +5,7 @@ The follower's thread writes it, and any thread reads it; each field by itself i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -64,6 +65,8 @@ class FollowedBroker:
     """Physical offset below which the broker itself has nothing any more; None until it was asked once."""
     live_max_offset: int | None = None
     """Physical offset where the broker's log ended when it was asked last."""
+    heard_s: float = -math.inf
+    """When the broker gave a sign of life last, by its log or by an answer: monotonic seconds."""
     end: int = 0
     """Physical offset below which everything is durable here; of a promoted store, where what it took itself begins."""
     lag_ms: int = 0

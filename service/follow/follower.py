@@ -13,6 +13,7 @@ a follower outlives its process but the store.
 
 from __future__ import annotations
 
+import bisect
 import logging
 import threading
 from collections import deque
@@ -38,17 +39,17 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
 )
 from tierlog.tiering.base.worker_pool import WorkerPool
-from tierlog.tiering.format.record import BLANK, MAGIC_V1, MAGIC_V2
+from tierlog.tiering.format.record import BLANK
 from tierlog.tiering.hot.topics import validate_foreign_topic
 from tierlog.tiering.message.waiting import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import (
-    HEAD_BYTES,
+    PATIENCE,
     LogBounds,
     LogSource,
     NoLogYetError,
     SourceLostError,
-    begins_record,
+    behind_hole,
 )
 from tierlog.tiering.rocketmq.remoting import BrokerFacts
 
@@ -64,8 +65,6 @@ _FIRST_ANSWER_S = 1.0
 #: Ends of logs are compared over so much, then over 16 times as much, up to a segment.
 _FIRST_TAIL = 64 << 10
 _MORE_TAIL = 16
-#: How often nothing may come while bytes are waited for that the broker says it has.
-_PATIENCE = 20
 #: Above this part of its disk a broker removes segments of any age.
 _FORCED_REMOVAL = 0.85
 _HOUR_MS = 3_600_000
@@ -486,7 +485,9 @@ class Follower:
             raise
         except StoreError:
             self._look_s = now_s + _LOOK_AGAIN_S
+        broker.heard_s = max(broker.heard_s, connection.source.heard_s())
         if now is not None:
+            broker.heard_s = now_s
             self._told = connection.facts, now
             broker.live_min_offset, broker.live_max_offset = now.bounds.min_offset, now.bounds.max_offset
         if is_time or now is not None:
@@ -696,11 +697,40 @@ def _check_same_log(source: LogSource, store: FollowedStore, bounds: LogBounds, 
         source.begin(at)
         if _fetch(source, at, len(ours))[0] == ours:
             return
+    differs = _differs_from(source, store, bounds, base)
+    said = "has nothing in common with" if differs is None else f"differs from offset {differs} on from"
     raise DivergedError(
-        f"the broker's log [{bounds.min_offset}, {bounds.max_offset}) has nothing in common with the end of ours at "
-        f"{store.end}",
-        hint="nothing is dropped; follow the broker as another store: --store-id ID with an empty --root",
+        f"the broker's log [{bounds.min_offset}, {bounds.max_offset}) {said} ours, which ends at {store.end} and is "
+        f"archived up to {store.archived_to}",
+        hint="nothing is dropped; start the broker that has our end, and then this process, or follow this one as "
+        "another store: --store-id ID with an empty --root",
     )
+
+
+def _differs_from(source: LogSource, store: FollowedStore, bounds: LogBounds, below: int) -> int | None:
+    """Returns where the first record lies that only one of both logs has, which do not agree before ``below``.
+
+    None if they have nothing in common there, for all that is here and at the broker.
+    """
+
+    def is_other(base: int) -> bool:
+        at, ours = store.tail(_FIRST_TAIL, base)
+        if at + len(ours) > bounds.max_offset:
+            return True
+        source.begin(at)
+        return _fetch(source, at, len(ours))[0] != ours
+
+    size, begin = source.segment_bytes, max(store.begin, bounds.min_offset)
+    bases = range(begin - begin % size + size, below + 1, size)
+    first = bisect.bisect_left(bases, True, key=is_other)
+    if first == len(bases):
+        return None
+    at, ours = store.tail(size, bases[first])
+    if not bounds.min_offset <= at <= bounds.max_offset:
+        return at if first else None
+    source.begin(at)
+    differs = at + _agreed(ours, _fetch(source, at, min(len(ours), bounds.max_offset - at))[0])
+    return differs if first or differs > at else None
 
 
 def _fetch(source: LogSource, position: int, count: int) -> tuple[bytes, bytes]:
@@ -710,7 +740,7 @@ def _fetch(source: LogSource, position: int, count: int) -> tuple[bytes, bytes]:
         data = source.read(_WAIT_S)
         if not len(data):
             waited += 1
-            if waited > _PATIENCE:
+            if waited > PATIENCE:
                 raise SourceLostError(f"the broker does not send what it has at {position + len(found)}")
             continue
         if source.position() != position + len(found):
@@ -744,47 +774,3 @@ def _skipped(source: LogSource, end: int, position: int, rest: bytes) -> tuple[i
             source.begin(end)
             return end, end, b""
     return end, max(position, end), rest[max(0, end - position) :]
-
-
-def behind_hole(source: LogSource, end: int) -> int | None:
-    """Returns the base of the segment with which a broker's log goes on behind zeros that begin at ``end``.
-
-    A record that was torn may lie before them. None where anything else is there. A broker whose machine went down may
-    have lost whole segments, and write on in a later one. Zeros alone are no hole, as what is not written yet is zero
-    as well. But a source gives bytes only where the broker has written something behind them, and it writes from the
-    front to the back: zeros of before a segment that has a record stay. Only the broker's own recovery may take back
-    such a segment, so it has to run and to count that as its log (:meth:`BrokerLink.goes_on_at`) before anything is
-    declared. *Killed in here*: nothing was done.
-    """
-    source.begin(end)
-    size = source.segment_bytes
-    #: What was read and is not looked at, where it begins, and up to where a torn record may reach.
-    held, position, torn_to, waited = b"", end, end, 0
-    while waited <= _PATIENCE:
-        data = bytes(source.read(_WAIT_S))
-        if not data:
-            waited += 1
-            continue
-        if source.position() != position + len(held):
-            break
-        held, waited = held + data, 0
-        if position == end:
-            if len(held) < BLANK.size:
-                continue
-            torn_to = end + _torn_bytes(held, size - end % size)
-        elif position % size == 0:
-            if len(held) < HEAD_BYTES:
-                continue
-            if begins_record(held, position):
-                return position
-        zeros = held[max(0, torn_to - position) :]
-        if zeros.count(0) < len(zeros):
-            break
-        held, position = b"", position + len(held)
-    return None
-
-
-def _torn_bytes(data: bytes, room: int) -> int:
-    """Returns how long a record is of which at least the beginning is there, or what tells that."""
-    length, magic = BLANK.unpack_from(data)
-    return length if magic in (MAGIC_V1, MAGIC_V2) and BLANK.size < length <= room else BLANK.size

@@ -6,6 +6,7 @@ A connection is for one stretch of following: where anything fails, it is closed
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from tierlog.service.config.follow import FollowSettings
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError, UnavailableError
 from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE, BrokerDirectory
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.rocketmq.broker_directory import EPOCH_FILE, BrokerDirectory, told_by_its_broker
 from tierlog.tiering.rocketmq.broker_files import BrokerState
 from tierlog.tiering.rocketmq.log_source import LogBounds, LogSource, NoLogYetError, SourceLostError
 from tierlog.tiering.rocketmq.remote_log import RemoteLog, check_followable, dledger_error
@@ -33,6 +35,7 @@ from tierlog.tiering.rocketmq.remoting import (
     runtime_info,
 )
 
+_LOG = logging.getLogger("tierlog")
 #: Where segments of a broker's directory get their second name.
 HELD_FOLDER = "tierlog-held"
 #: How the folder begins in which one with DLedger has its log.
@@ -132,10 +135,16 @@ class _Link:
             if self.can_be_asked():
                 raise SourceLostError("the broker answers again, and tells more than its files do")
             return BrokerNow(self.source.bounds())
-        info = runtime_info(self.client)
+        info = self._told(self.client)
         if isinstance(self.source, RemoteLog):
             self.source.told(info)
         return BrokerNow(bounds_in(info), _disk_used(info))
+
+    def _told(self, client: BrokerClient) -> Mapping[str, str]:
+        info = self.source.told() if isinstance(self.source, BrokerDirectory) else runtime_info(client)
+        if info is None:
+            raise SourceLostError(f"{client.address} is not the broker that writes these files any more")
+        return info
 
     def state(self) -> BrokerState:
         if isinstance(self.source, BrokerDirectory):
@@ -144,7 +153,7 @@ class _Link:
         return copied_state(self.copying)
 
     def goes_on_at(self, offset: int) -> bool:
-        return self.client is not None and bounds_in(runtime_info(self.client)).max_offset > offset
+        return self.client is not None and bounds_in(self._told(self.client)).max_offset > offset
 
     def close(self) -> None:
         self.source.close()
@@ -226,17 +235,23 @@ class RemoteBroker:
 
 
 class DirectoryBroker:
-    """A broker on this machine whose files are read; the nameservers, if there are any, know where it answers."""
+    """A broker on this machine whose files are read; the nameservers, if there are any, know where it answers.
+
+    Who answers there counts only where it writes these files: after a failover it is another one.
+    """
 
     def __init__(self, name: str, root: Path, settings: FollowSettings, clock: Clock, fs: FileSystem) -> None:
         self.name = name
         self._root = root
+        self._paths = StorePaths(root)
         self._settings = settings
         self._clock = clock
         self._fs = fs
         self._remote = RemoteBroker(name, settings, clock)
         self._facts: BrokerFacts | None = None
         self._ask_again_s = 0.0
+        #: Who was last found to have the name and to write other files.
+        self._other = ""
 
     @property
     def slaves(self) -> Sequence[str]:
@@ -292,34 +307,52 @@ class DirectoryBroker:
                 max_held_bytes=self._settings.max_held_bytes, is_controller_mode=self._is_controller_mode(),
             )  # fmt: skip
         except NoLogYetError as error:
-            if client is None or not self._has_messages(client):
+            if not self._has_messages():
                 raise
             raise NotFoundError(
                 f"broker {self.name} has had messages, and no log is here", path=error.path,
                 hint="name the folder that is its storePathRootDir",
             ) from error  # fmt: skip
 
-    @staticmethod
-    def _has_messages(client: BrokerClient) -> bool:
-        """Asks the broker whether it has had any; not if it does not say."""
-        with contextlib.suppress(UnavailableError):
+    def _has_messages(self) -> bool:
+        """Asks whoever has the broker's name whether it has had any; not if nobody says."""
+        if self._remote.known is None:
+            return False
+        client = self._client_of(self._remote.known)
+        try:
             return bounds_in(runtime_info(client)).max_offset > 0
-        return False
+        except UnavailableError:
+            return False
+        finally:
+            client.close()
+
+    def _client_of(self, broker: BrokerAddress) -> BrokerClient:
+        return BrokerClient(broker.address, clock=self._clock, credentials=credentials_of(self._settings))
 
     def _client(self) -> BrokerClient | None:
-        """Returns a client of the broker and learns its settings; None if it does not run or is not to be asked."""
+        """Returns a client of the broker and learns its settings.
+
+        None if it does not run, is not to be asked, or is not the one that writes these files: they are all there is
+        then, and what was known of it.
+        """
         if not self._settings.nameservers:
             return None
         client: BrokerClient | None = None
+        is_its = False
         try:
             self._remote.known = known = self._remote.find()
-            client = BrokerClient(known.address, clock=self._clock, credentials=credentials_of(self._settings))
-            self._facts = facts_of(client)
-            return client
-        except (UnavailableError, NotFoundError):  # stopped: its files are all there is, and what was known of it
-            if client is not None:
-                client.close()
-            return None
+            client = self._client_of(known)
+            is_its = told_by_its_broker(self._fs, self._paths, client) is not None
+            if is_its:
+                self._facts = facts_of(client)
+            elif self._other != known.address:
+                _LOG.warning("broker %s: %s does not write %s, and is not asked", self.name, known.address, self._root)
+            self._other = "" if is_its else known.address
+        except (UnavailableError, NotFoundError):
+            is_its = False
+        if client is not None and not is_its:
+            client.close()
+        return client if is_its else None
 
     def is_gone(self) -> bool:
         return self._remote.is_gone()

@@ -253,6 +253,10 @@ class LostRange(NamedTuple):
     def __str__(self) -> str:
         return f"log [{self.first}, {self.next})"
 
+    def may_be_in(self, stored: TimeRange) -> bool:
+        """Whether messages of it may have been stored within a range."""
+        return self.from_ms < stored.to_ms and stored.from_ms < self.to_ms
+
     def error(self) -> NotFoundError:
         """Returns why what lies there is not in an answer."""
         return NotFoundError(f"the broker had deleted its {self} before the follower came there")
@@ -309,7 +313,7 @@ class Head:
         """Returns the lost ranges of which messages may have been stored within a range; None: whenever."""
         if stored is None:
             return list(self.lost)
-        return [each for each in self.lost if each.from_ms < stored.to_ms and stored.from_ms < each.to_ms]
+        return [each for each in self.lost if each.may_be_in(stored)]
 
     def archived_of(self, log_end: int) -> int:
         """Below which offset a log that ends at ``log_end`` is archived: one that was taken over ends in a gap."""

@@ -7,7 +7,8 @@ a segment           is made ahead with zeros, and never changes below where the 
                     abnormal restart ends the log at its last valid record; what lies behind that stays
 a closed segment    one whose next segment has a record: all of it is the log
 the open segment    a record is whole once another follows it, as they are written one after the other; the last one
-                    if it is valid and sums itself, or has not changed for a second
+                    if it is valid and sums itself, or has not changed for a moment where zeros were before, and for a
+                    second where anything may have been
 an older record     behind one of after the restart, one of before it is a leftover, unless the broker says that its log
                     goes on there
 ``abort``           is written at every start: another stamp is a restart, after which all has to be compared again
@@ -25,8 +26,11 @@ until they are durable here. Both are bounded.
 from __future__ import annotations
 
 import logging
+import math
 import struct
 import threading
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -65,7 +69,15 @@ from tierlog.tiering.rocketmq.log_source import (
     SourceLostError,
     begins_record,
 )
-from tierlog.tiering.rocketmq.remoting import BrokerClient, SyncStateSet, bounds_in, runtime_info, sync_state_set
+from tierlog.tiering.rocketmq.remoting import (
+    BOOT_TIMESTAMP,
+    BrokerClient,
+    SyncStateSet,
+    bounds_in,
+    last_epoch,
+    runtime_info,
+    sync_state_set,
+)
 
 _LOG = logging.getLogger("tierlog")
 #: Size, magic, place, flags and, behind an IPv4 host, the store time of a record.
@@ -78,8 +90,11 @@ _POLL_S = 0.05
 #: What clocks here tell apart.
 _LEAST_WAIT_S = 0.001
 _LOOK_EVERY_S = 1.0
-#: How long a last record has to stay as it is.
-_STILL_S = 1.0
+#: How long a last record has to stay as it is: over bytes that may be left of an older one, and over zeros.
+_STILL_S, _STILL_OVER_ZEROS_S = 1.0, 0.05
+_ZEROS = bytes(_PIECE_BYTES)
+#: Behind the last record it is looked for zeros once less than this is known to be zero.
+_LEAST_ZEROS = _PIECE_BYTES // 4
 #: How often the open segment is flushed for what was read of it.
 _FLUSH_EVERY_S = 5.0
 _TRIES = 5
@@ -89,15 +104,49 @@ _ALONE_S = 10.0
 EPOCH_FILE = "epochFileCheckpoint"
 DEFAULT_MAX_HELD_BYTES = 16 << 30
 _LEAST_OPEN, _MOST_OPEN = 2, 256
+#: How far the clock of a volume may be behind the broker's.
+_CLOCKS_APART_MS = 10_000
+
+
+def told_by_its_broker(fs: FileSystem, paths: StorePaths, client: BrokerClient) -> Mapping[str, str] | None:
+    """Asks a broker how it is (:func:`runtime_info`); None where it does not write this directory.
+
+    After a failover the name's master writes another one, with other bytes at the same offsets perhaps. The broker of
+    this one was booted before it left its mark here, the bounds that it tells are those of the files, and so is, in
+    controller mode, its epoch. Raises as :func:`runtime_info`.
+    """
+    before = _bases_in(fs, paths.commitlog)
+    info = runtime_info(client)
+    marker, after = fs.stamp(paths.abort), _bases_in(fs, paths.commitlog)
+    booted_ms = info.get(BOOT_TIMESTAMP, "")
+    if marker is None or (booted_ms.isdigit() and int(booted_ms) > marker[1] // 1_000_000 + _CLOCKS_APART_MS):
+        return None
+    if before and after:
+        bounds, size = bounds_in(info), segment_bytes_of(fs, paths) or 0
+        # a file that is about to be removed is not counted any more
+        if not (before[0] <= bounds.min_offset <= after[0] + size and bounds.max_offset <= after[-1] + size):
+            return None
+    epoch = _last_epoch(fs, paths)
+    if epoch is not None:
+        with suppress(UnavailableError):  # one that left controller mode has the file still, and tells none
+            return info if last_epoch(client) == epoch else None
+    return info
+
+
+def _last_epoch(fs: FileSystem, paths: StorePaths) -> str | None:
+    with suppress(NotFoundError, UnicodeDecodeError):
+        lines = fs.read(paths.root / EPOCH_FILE).decode("ascii").splitlines()
+        return lines[-1] if lines else None
+    return None
 
 
 class BrokerDirectory:
     """The log in a broker's store directory; a :class:`LogSource`.
 
-    ``client`` asks the broker where its log ends, if it can be reached; all else is in the files. ``held_folder``, on
-    the broker's volume, is where closed segments get a second name. Of what the broker removes, at most
-    ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the confirmed offset, and at 0 where none is
-    known. An offset that is begun at has to be the first byte of a record.
+    ``client`` asks the broker where its log ends, if it can be reached; all else is in the files. An answer of one that
+    does not write them counts as none. ``held_folder``, on the broker's volume, is where closed segments get a second
+    name. Of what the broker removes, at most ``max_held_bytes`` are kept. ``is_controller_mode`` makes reads end at the
+    confirmed offset, and at 0 where none is known. An offset that is begun at has to be the first byte of a record.
     """
 
     def __init__(
@@ -136,12 +185,15 @@ class BrokerDirectory:
         self._position = self._next = self._durable = self._flushed = self._end = 0
         self._last: _Written | None = None
         self._doubt: _Doubt | None = None
+        #: Where nothing but zeros was seen behind the last record.
+        self._zeros = range(0)
         self._marker: tuple[int, int] | None = None
         self._look_again_s = self._flush_again_s = self._ask_again_s = self._pass_again_s = clock.monotonic_s()
+        self._heard_s = -math.inf
         self._is_begun = False
         #: In controller mode: below which the master has said that its log stays, and since when it is alone.
         self._confirmed = 0
-        self._alone: _Alone | None = None
+        self._alone: deque[_Alone] = deque()
         #: Whether closed segments are left to the broker's removal, as there are too many of them already.
         self.is_hold_full = False
 
@@ -161,6 +213,7 @@ class BrokerDirectory:
             if self._last is None or self._last.end != offset:
                 self._last = None
             self._doubt = None
+            self._zeros = range(0)
             self._next = self._position = self._durable = offset
             # what was read before, by another process perhaps, the broker may not have flushed itself
             self._flushed = max(0, offset - offset % self.segment_bytes - self.segment_bytes)
@@ -185,6 +238,7 @@ class BrokerDirectory:
                 # behind the read: what a restarted broker writes, it writes after its mark
                 self._check_restart()
             if data:
+                self._heard_s = self._clock.monotonic_s()
                 return data
             left_s = deadline - self._clock.monotonic_s()
             if left_s < _LEAST_WAIT_S:
@@ -194,6 +248,9 @@ class BrokerDirectory:
 
     def position(self) -> int:
         return self._position
+
+    def heard_s(self) -> float:
+        return self._heard_s
 
     def report(self, durable: int) -> None:
         """Lets go of what is kept from the broker's removal and durable here, or was taken back by the broker."""
@@ -230,6 +287,20 @@ class BrokerDirectory:
             self._files.clear()
 
     # beside the log
+
+    def told(self) -> Mapping[str, str] | None:
+        """Asks the broker how it is; None where none is known, or another one answers than the one of these files.
+
+        Raises as :func:`runtime_info`. On any thread.
+        """
+        return None if self._client is None else told_by_its_broker(self._fs, self._paths, self._client)
+
+    def _told_end(self) -> int | None:
+        """Returns where the broker says that its log ends; None while it does not."""
+        with suppress(UnavailableError):
+            info = self.told()
+            return None if info is None else bounds_in(info).max_offset
+        return None
 
     def state(self) -> BrokerState:
         """Returns what the broker's configuration says, read again while the broker replaces it.
@@ -396,10 +467,8 @@ class BrokerDirectory:
     def _bounds(self) -> LogBounds:
         bases = self._bases()
         first = min((*bases, *self._held(bases), *self._files), default=0)
-        if self._client is not None:
-            with suppress(UnavailableError):  # a broker that is stopped: its files tell
-                return LogBounds(first, max(first, bounds_in(runtime_info(self._client)).max_offset))
-        return LogBounds(first, max(first, self._find_end(bases)))
+        told = self._told_end()  # of a broker that is stopped its files tell
+        return LogBounds(first, max(first, self._find_end(bases) if told is None else told))
 
     def _find_end(self, bases: list[int]) -> int:
         """Walks from what was known last over the heads of records."""
@@ -457,23 +526,19 @@ class BrokerDirectory:
         found: SyncStateSet | None = None
         with suppress(StoreError):
             found = sync_state_set(self._client)
-        if found is None or found.epoch != self._last_epoch():
-            self._alone = None
+        if found is None or found.epoch != _last_epoch(self._fs, self._paths):
+            self._alone.clear()
         elif found.slaves:
-            self._alone = None
+            self._alone.clear()
             self._confirmed = max(self._confirmed, found.acknowledged)
-        elif self._alone is None or self._alone.epoch != found.epoch:
-            self._alone = _Alone(found.epoch, found.end, self._clock.monotonic_s())
-        elif self._clock.monotonic_s() - self._alone.since_s >= _ALONE_S:
-            # a slave that joined since began with all of it
-            self._confirmed = max(self._confirmed, self._alone.end)
-            self._alone = _Alone(found.epoch, found.end, self._clock.monotonic_s())
-
-    def _last_epoch(self) -> str | None:
-        with suppress(NotFoundError, UnicodeDecodeError):
-            lines = self._fs.read(self._paths.root / EPOCH_FILE).decode("ascii").splitlines()
-            return lines[-1] if lines else None
-        return None
+        else:
+            now_s = self._clock.monotonic_s()
+            if self._alone and self._alone[0].epoch != found.epoch:
+                self._alone.clear()
+            self._alone.append(_Alone(found.epoch, found.end, now_s))
+            while now_s - self._alone[0].since_s >= _ALONE_S:
+                # a slave that joined since began with all of it
+                self._confirmed = max(self._confirmed, self._alone.popleft().end)
 
     # bytes
 
@@ -513,9 +578,8 @@ class BrokerDirectory:
                 continue
             file = self._file(later)
             if file is not None and _begins_with_record(file, later):
-                with suppress(UnavailableError):
-                    if bounds_in(runtime_info(self._client)).max_offset > later:
-                        self._full.add(base)
+                if (self._told_end() or 0) > later:
+                    self._full.add(base)
                 return base in self._full
         return False
 
@@ -536,6 +600,8 @@ class BrokerDirectory:
                 break
         if end == 0 and walk.end and not walk.is_followed and self._is_whole(data[: walk.end]):
             end = walk.end
+        if walk.stop is _Stop.NO_RECORD:
+            self._look_for_zeros(data, walk.end)
         if end:
             self._doubt = None
             self._last = walk.written if end == walk.end else walk.before
@@ -546,8 +612,18 @@ class BrokerDirectory:
         self._end = max(self._end, self._next)
         return data[: end + BLANK.size] if is_at_blank else data[:end]
 
+    def _look_for_zeros(self, data: bytes, end: int) -> None:
+        """Notes how far nothing was written behind the last record of ``data``, which begins at the next byte."""
+        behind, count = self._next + end, len(data) - end
+        if self._zeros.stop < behind + min(count, _LEAST_ZEROS) and data[end:] == _ZEROS[:count]:
+            self._zeros = range(self._zeros.start if behind <= self._zeros.stop else behind, behind + count)
+
     def _is_whole(self, record: bytes) -> bool:
-        """Whether the last record of the log is whole, for all that its bytes tell."""
+        """Whether the last record of the log is whole, for all that its bytes tell.
+
+        A broker copies a record in one go, upwards or downwards. Over zeros what is not there yet is zero: in topic and
+        properties, unless the head lacks and it is no record yet. The body has a checksum.
+        """
         try:
             found = decode_record(record, physical_offset=self._next)
         except CorruptionError:
@@ -559,8 +635,10 @@ class BrokerDirectory:
             return True
         now_s = self._clock.monotonic_s()
         if self._doubt is None or self._doubt.record != record:
-            self._doubt = _Doubt(record, now_s)
-        return now_s - self._doubt.since_s >= _STILL_S
+            is_over_zeros = self._zeros.start <= self._next <= self._zeros.stop - len(record)
+            has_zeros = b"\0" in found.properties_text or "\0" in found.topic
+            self._doubt = _Doubt(record, now_s, _STILL_OVER_ZEROS_S if is_over_zeros and not has_zeros else _STILL_S)
+        return now_s - self._doubt.since_s >= self._doubt.still_s
 
     def _goes_on(self) -> bool:
         """Whether the broker says that its log goes on behind the next byte, asked once a second."""
@@ -568,9 +646,7 @@ class BrokerDirectory:
         if self._client is None or now_s < self._ask_again_s:
             return False
         self._ask_again_s = now_s + _LOOK_EVERY_S
-        with suppress(UnavailableError):
-            return bounds_in(runtime_info(self._client)).max_offset > self._next
-        return False
+        return (self._told_end() or 0) > self._next
 
 
 def _bases_in(fs: FileSystem, folder: Path) -> list[int]:
@@ -601,8 +677,11 @@ class _Alone(NamedTuple):
 
 
 class _Doubt(NamedTuple):
+    """A last record that may not be whole, when it was seen first, and for how long it is doubted."""
+
     record: bytes
     since_s: float
+    still_s: float
 
 
 class _Known(NamedTuple):

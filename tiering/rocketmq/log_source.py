@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from tierlog.tiering.base.errors import NotFoundError, UnavailableError
-from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_V1, MAGIC_V2
+from tierlog.tiering.format.record import BLANK, FIXED_BYTES_V1, MAGIC_V1, MAGIC_V2
 
 #: Size, magic and place of a record.
 _HEAD = struct.Struct(">ii20xq")
 HEAD_BYTES = _HEAD.size
+#: How often nothing may come while bytes are waited for that the broker says it has.
+PATIENCE = 20
+_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,10 @@ class LogSource(Protocol):
         """Says below which offset everything is durable here."""
         ...
 
+    def heard_s(self) -> float:
+        """Returns when the broker gave a sign of life by this source last: monotonic seconds; -inf if it never did."""
+        ...
+
     def settled(self) -> int:
         """Returns at once the offset below which the broker does not take bytes back, as far as it can be known."""
         ...
@@ -100,3 +107,47 @@ def begins_record(data: bytes, position: int) -> bool:
         return False
     size, magic, place = _HEAD.unpack_from(data)
     return magic in (MAGIC_V1, MAGIC_V2) and size >= FIXED_BYTES_V1 and place == position
+
+
+def behind_hole(source: LogSource, end: int) -> int | None:
+    """Returns the base of the segment with which a broker's log goes on behind zeros that begin at ``end``.
+
+    A record that was torn may lie before them. None where anything else is there. A broker whose machine went down may
+    have lost whole segments, and write on in a later one. Zeros alone are no hole, as what is not written yet is zero
+    as well. But a source gives bytes only where the broker has written something behind them, and it writes from the
+    front to the back: zeros of before a segment that has a record stay. Only the broker's own recovery may take back
+    such a segment, so it has to run and to count that as its log before anything is
+    declared. *Killed in here*: nothing was done.
+    """
+    source.begin(end)
+    size = source.segment_bytes
+    #: What was read and is not looked at, where it begins, and up to where a torn record may reach.
+    held, position, torn_to, waited = b"", end, end, 0
+    while waited <= PATIENCE:
+        data = bytes(source.read(_WAIT_S))
+        if not data:
+            waited += 1
+            continue
+        if source.position() != position + len(held):
+            break
+        held, waited = held + data, 0
+        if position == end:
+            if len(held) < BLANK.size:
+                continue
+            torn_to = end + _torn_bytes(held, size - end % size)
+        elif position % size == 0:
+            if len(held) < HEAD_BYTES:
+                continue
+            if begins_record(held, position):
+                return position
+        zeros = held[max(0, torn_to - position) :]
+        if zeros.count(0) < len(zeros):
+            break
+        held, position = b"", position + len(held)
+    return None
+
+
+def _torn_bytes(data: bytes, room: int) -> int:
+    """Returns how long a record is of which at least the beginning is there, or what tells that."""
+    length, magic = BLANK.unpack_from(data)
+    return length if magic in (MAGIC_V1, MAGIC_V2) and BLANK.size < length <= room else BLANK.size

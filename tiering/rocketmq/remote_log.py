@@ -32,6 +32,7 @@ from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import ClosedError, InvalidRequestError, StoreError
 from tierlog.tiering.rocketmq.log_source import LogBounds, OffsetGoneError, SourceLostError
 from tierlog.tiering.rocketmq.remoting import (
+    BOOT_TIMESTAMP,
     BrokerClient,
     BrokerFacts,
     bounds_in,
@@ -48,8 +49,6 @@ REPORT_EVERY_S = 3.0
 SILENCE_S = 20.0
 #: How long the age of bytes has to be, where a broker does not tell what it has flushed; it flushes every 10 s.
 SETTLE_S = 20.0
-#: Of the runtime info: another value is another start of the broker.
-_STARTED = "bootTimestamp"
 _BUFFER_BYTES = 1 << 20
 _SOCKET_BUFFER_BYTES = 4 << 20
 #: What the second byte is asked for instead of.
@@ -133,7 +132,7 @@ class RemoteLog:
         """Returns the bounds of the broker's log, and when it was started."""
         try:
             info = runtime_info(self._client)
-            return bounds_in(info), info.get(_STARTED, "")
+            return bounds_in(info), info.get(BOOT_TIMESTAMP, "")
         except StoreError as error:
             raise SourceLostError(error.message, path=self._client.address) from error
 
@@ -190,6 +189,9 @@ class RemoteLog:
             else:
                 self._report_if_due(connection)
 
+    def heard_s(self) -> float:
+        return self._heard_s
+
     def told(self, info: Mapping[str, str]) -> None:
         """Takes what the broker tells of itself (:func:`~tierlog.tiering.rocketmq.remoting.runtime_info`). On any
         thread: whoever reads the log does not wait for it."""
@@ -211,7 +213,7 @@ class RemoteLog:
             flushed = flushed_below(info)
         except StoreError:  # what was known before still holds
             return self._settled
-        if info.get(_STARTED, "") != self._started:
+        if info.get(BOOT_TIMESTAMP, "") != self._started:
             with self._lock:
                 raise self._lost("was started again")
         self._settled = max(self._settled, received if flushed is None else flushed)

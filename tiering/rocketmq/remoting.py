@@ -33,6 +33,8 @@ from tierlog.tiering.rocketmq.log_source import LogBounds
 MAX_ANSWER_BYTES = 64 << 20
 TIMEOUT_S = 3.0
 MASTER_ID = "0"
+#: In a broker's runtime info: ms since the epoch when it was started.
+BOOT_TIMESTAMP = "bootTimestamp"
 _RECEIVE_BYTES = 1 << 18
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 #: How a broker writes a number of bytes: exact below 1 KiB, otherwise rounded to a tenth.
@@ -361,18 +363,24 @@ def sync_state_set(client: BrokerClient) -> SyncStateSet:
     :meth:`BrokerClient.ask`."""
     status = client.document(RequestCode.GET_BROKER_HA_STATUS)
     # asked behind it: both are of one epoch if this one is still the last
-    epochs = client.document(RequestCode.GET_BROKER_EPOCH_CACHE).get("epochList")
+    epoch = last_epoch(client)
     slaves, end = status.get("inSyncSlaveNums"), status.get("masterCommitLogMaxOffset")
     connections = status.get("haConnectionInfo")
-    last = epochs[-1] if isinstance(epochs, list) and epochs else None
-    if status.get("master") is not True or not isinstance(last, dict) or not isinstance(connections, list):
+    if status.get("master") is not True or epoch is None or not isinstance(connections, list):
         raise UnavailableError(f"{client.address} tells nothing of its slaves")
     if not isinstance(slaves, int) or not isinstance(end, int):
         raise UnavailableError(f"{client.address} does not tell where its log ends")
     in_step = [each for each in connections if isinstance(each, dict) and each.get("inSync") is True]
     offsets = [offset if isinstance(offset := each.get("slaveAckOffset"), int) else 0 for each in in_step]
     least = max(0, min([end, *offsets])) if len(in_step) == slaves else 0
-    return SyncStateSet(f"{last.get('epoch')}-{last.get('startOffset')}", slaves, least, end)
+    return SyncStateSet(epoch, slaves, least, end)
+
+
+def last_epoch(client: BrokerClient) -> str | None:
+    """Asks a broker in controller mode for its last epoch, ``EPOCH-OFFSET``; raises as :meth:`BrokerClient.ask`."""
+    epochs = client.document(RequestCode.GET_BROKER_EPOCH_CACHE).get("epochList")
+    last = epochs[-1] if isinstance(epochs, list) and epochs else None
+    return f"{last.get('epoch')}-{last.get('startOffset')}" if isinstance(last, dict) else None
 
 
 def copied_state(client: BrokerClient) -> BrokerState:

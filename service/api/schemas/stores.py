@@ -84,6 +84,15 @@ class FollowedBrokerOut(BaseModel):
 _FOLLOWED: dict[str, FollowedBrokerOut] = absent("brokers that this process follows, by name; only where it does")
 
 
+class LostRangeOut(BaseModel):
+    """A range `[first, next)` of a broker's log that nobody has: removed there before its follower came."""
+
+    first: int = _COUNT
+    next: int = _COUNT
+    from_ms: int = Field(description="its messages were stored at this time or later, ms since the epoch")
+    to_ms: int = Field(description="and before this time")
+
+
 class StatsOut(BaseModel):
     """Offsets are physical, in bytes from the log's beginning; null where there is no archive, or none was reached."""
 
@@ -142,6 +151,9 @@ class StatsOut(BaseModel):
         description="layers of the archive's caches by name"
     )
     followed: dict[str, FollowedBrokerOut] = _FOLLOWED
+    lost: list[LostRangeOut] | None = absent(
+        "of a store with the log of a broker only: what nobody has; null: the archive was not asked yet"
+    )
     read_only_reason: str | None = _REASON
     cold_error: str | None = _REASON
     index_error: str | None = _REASON

@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         stats = target.stats()
     look = OutputStyle.of(arguments)
     if look.form == "table":
-        print_document({**stats, "followed": _in_lines(stats.get("followed", {}), look)}, look)
+        lost = ", ".join(f"log [{each['first']}, {each['next']})" for each in stats.pop("lost", None) or ())
+        more = {"followed": _in_lines(stats.get("followed", {}), look), **({"lost": lost} if lost else {})}
+        print_document({**stats, **more}, look)
     elif look.form == "json":
         print_document(stats, look)
     else:

@@ -162,6 +162,11 @@ class FollowedStore:
         return self._log.tail(most, below)
 
     @property
+    def begin(self) -> int:
+        """Physical offset of the first byte that is here."""
+        return self._hot.log.begin
+
+    @property
     def archived_to(self) -> int:
         """Physical offset below which everything is in segments of the archive, for all that is known here."""
         head = None if self._parts.writers is None else self._parts.writers.mover.own_head()

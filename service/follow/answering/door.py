@@ -60,8 +60,8 @@ class AnsweringDoor(RemotingServer[ArchiveNode]):
         replay = Replay(ReplayQueues(root / QUEUES_FILE, fs), stores) if settings.follow.replay else None
         self.broker = ArchiveNode(
             settings=settings, clock=clock, address=address, clients=Clients(clock, self.tell_members),
-            polls=self._polls, call_soon=self.call_soon, brokers=brokers, live=LiveBrokers(clock, credentials),
-            replay=replay, locks=QueueLocks(clock),
+            polls=self._polls, call_soon=self.call_soon, brokers=brokers,
+            live=LiveBrokers(clock, settings.follow.answer_ms, credentials), replay=replay, locks=QueueLocks(clock),
         )  # fmt: skip
         self.registration = Registration(settings.follow.nameservers, partial(entries, self.broker), clock, credentials)
 

@@ -1,7 +1,8 @@
 """What the followed brokers say themselves while somebody waits for an answer: where their logs begin, who consumes.
 
 Each is asked at its own address, at most once in :data:`_AGE_S`, and is given :data:`_TIMEOUT_S` to answer; one that
-does not answer is not asked again for :data:`_DOWN_S`.
+does not answer is not asked again for :data:`_DOWN_S`. One that is only slow, as its log or an answer came within the
+time that a look-up has, is not gone.
 
 The border of a broker is the physical offset below which it has nothing any more, so that whoever asks all brokers
 finds each message once. It is the broker's own word, as fresh as the answer. While its master cannot be reached,
@@ -27,7 +28,7 @@ EVERYTHING = 1 << 63
 _AGE_S = 1.0
 _DOWN_S = 3.0
 _TIMEOUT_S = 1.0
-#: In these states the broker sends its log; a silence of 20 s ends them.
+#: In these states the broker sends its log.
 _CONNECTED = (FollowState.FOLLOWING, FollowState.BEHIND)
 
 
@@ -45,8 +46,12 @@ class _Asked:
 class LiveBrokers:
     """Asks the followed brokers. Thread safe; waits for a network, for a bounded time."""
 
-    def __init__(self, clock: Clock, credentials: Callable[[], Credentials | None] = lambda: None) -> None:
+    def __init__(
+        self, clock: Clock, answer_ms: int, credentials: Callable[[], Credentials | None] = lambda: None
+    ) -> None:
+        """``answer_ms``: how long a broker may be silent that accepts connections and answers nothing."""
         self._clock = clock
+        self._silent_s = answer_ms / 1000
         self._credentials = credentials
         self._lock = threading.Lock()
         self._asked: dict[str, _Asked] = {}
@@ -73,8 +78,7 @@ class LiveBrokers:
                 try:
                     asked.border = bounds_in(runtime_info(asked.client)).min_offset
                 except UnavailableError as error:
-                    is_connected = address == broker.address and broker.state in _CONNECTED
-                    if not (is_connected and isinstance(error.__cause__, TimeoutError)):
+                    if not self._is_slow(asked, broker, error):
                         self._note_down(asked)
                         return None
                     # it sends its log, and is slow to answer: taken for gone, all of its messages would be found twice
@@ -95,8 +99,9 @@ class LiveBrokers:
             try:
                 reply = asked.client.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
                 found = orjson.loads(reply.body) if reply.code == ResponseCode.SUCCESS and reply.body else {}
-            except UnavailableError:
-                self._note_down(asked)
+            except UnavailableError as error:
+                if not self._is_slow(asked, broker, error):
+                    self._note_down(asked)
                 return []
             except orjson.JSONDecodeError:
                 return []
@@ -117,6 +122,15 @@ class LiveBrokers:
                 client = BrokerClient(address, clock=self._clock, timeout_s=_TIMEOUT_S, credentials=self._credentials())
                 found = self._asked[address] = _Asked(client)
             return found
+
+    def _is_slow(self, asked: _Asked, broker: FollowedBroker, error: UnavailableError) -> bool:
+        """Whether a broker that did not answer was heard just now: a heartbeat of its log comes every 5 s."""
+        return (
+            asked.client.address == broker.address
+            and broker.state in _CONNECTED
+            and isinstance(error.__cause__, TimeoutError)
+            and self._clock.monotonic_s() - broker.heard_s <= self._silent_s
+        )
 
     def _is_down(self, asked: _Asked) -> bool:
         return self._clock.monotonic_s() < asked.down_until_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from tests.support.service.served import served
 from tests.support.stores.engines import tiny_settings
 from tierlog.pipeline.base.client import ServedPage, ServiceClient
+from tierlog.pipeline.source.stream_queues import ServedQueues
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import (
@@ -200,3 +202,31 @@ def test_what_a_service_holds_is_read_as_it_was_written(tmp_path: Path) -> None:
                 client.pull("nothing", 0, 0, 1)
     finally:
         engine.close()
+
+
+def test_a_range_that_a_follower_loses_while_a_stream_reads_its_service_is_said_once_it_is_known(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = ({"first": at, "next": 2 * at, "from_ms": 0, "to_ms": 9} for at in (100, 500))
+    script.answers = []
+    for known in (None, [], [first], [first], [first, second]):
+        stats = json.dumps({"store_id": "s", "lost": known}).encode()
+        script.answers += [(200, {}, stats), (200, {}, b'{"topics": []}')]
+    with client_of(script, ManualClock()) as client:
+        queues = ServedQueues(client, "s", says_lost=True)
+        while script.answers:
+            assert queues.bounds() == {}
+    assert ["[100, 200)" in message for message in caplog.messages] == [True, False]
+    assert "store s is not complete: the broker had deleted its log [500, 1000)" in caplog.messages[1]
+
+
+@pytest.mark.parametrize(("says_lost", "asked"), [(True, 1), (False, 0)])
+def test_a_service_without_a_brokers_log_or_beside_its_archive_is_not_asked_for_what_it_lacks(
+    says_lost: bool, asked: int, script: Script
+) -> None:
+    script.answers = [FINE] * asked + [(200, {}, b'{"topics": []}')] * 3
+    with client_of(script, ManualClock()) as client:
+        queues = ServedQueues(client, "s", says_lost=says_lost)
+        for _ in range(3):
+            queues.bounds()
+    assert [path for path, _ in script.asked].count("/v1/stats") == asked

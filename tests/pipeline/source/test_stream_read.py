@@ -11,21 +11,16 @@ import pytest
 
 from tests.support.pipeline.stream_driver import Row, StreamDriver
 from tests.support.service.served import served
-from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import SEGMENT_BYTES
-from tests.support.stores.irregular import followed_archive, irregular_log, sent
+from tests.support.stores.irregular import followed_archive, irregular_log, lose, sent
 from tests.support.stores.streamed_store import SETTINGS, StreamedStore, streamed
 from tierlog.index.search.query import Query
 from tierlog.pipeline.read.views import MESSAGES_SPARK
 from tierlog.pipeline.source.options import SourceOptions, SourceUse
 from tierlog.pipeline.source.stream_reader import TierlogStreamReader
-from tierlog.service.engine.followed.changes import begin_again
-from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
-from tierlog.tiering.base.clock import ManualClock, SystemClock
+from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import NotFoundError, StoreMismatchError, TopicNotFoundError
-from tierlog.tiering.base.fs import LocalFileSystem
-from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.message.batch import Message
 
 SOURCES = ["cold", "url", "cold+url"]
@@ -246,21 +241,14 @@ def _reader(options: dict[str, str]) -> TierlogStreamReader:
     return TierlogStreamReader(SourceOptions.parse(options, SourceUse.READ_STREAM), MESSAGES_SPARK)
 
 
-@pytest.mark.parametrize("source", ["cold", "cold+url"])
+@pytest.mark.parametrize("source", SOURCES)
 def test_a_range_that_a_follower_lost_is_said_once(
     source: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = irregular_log(sent("orders", 0, range(200)))
     with followed_archive(tmp_path, log, SEGMENT_BYTES) as store:
         pass
-    seams = Components(
-        small_settings().with_segments_of(SEGMENT_BYTES),
-        ManualClock(),
-        LocalFileSystem(),
-        SystemRandomness(),
-        follow_from=0,
-    )
-    begin_again(tmp_path / "s", 3 * SEGMENT_BYTES, seams)
+    lose(tmp_path / "s", 3 * SEGMENT_BYTES)
     with followed_archive(tmp_path, log) as store, served(store.store, SETTINGS) as url:
         store.archive_all()
         both = {"cold": f"file://{tmp_path}/cold", "url": url}

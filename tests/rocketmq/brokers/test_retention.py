@@ -17,7 +17,15 @@ from tests.support.processes.nodes import ask, tierlog
 from tests.support.rocketmq.follow_alerts import Scrape, Stretch, check_alerts
 from tests.support.rocketmq.following import STORE_ID, FollowProcess, differing
 from tests.support.rocketmq.real_brokers import CLUSTER, Acknowledged, until
-from tests.support.rocketmq.real_clients import BEGIN_MS, ClientError, RealClient, fresh, java_client, other_client
+from tests.support.rocketmq.real_clients import (
+    BEGIN_MS,
+    ClientError,
+    RealClient,
+    fresh,
+    java_client,
+    keys,
+    other_client,
+)
 from tests.tools.rocketmq_clients import GO, JAVA_5, built, command_of
 from tierlog.service.exit_codes import INCOMPLETE
 
@@ -153,6 +161,36 @@ def test_each_message_is_found_once_on_both_sides_of_the_border_and_a_gap_is_nam
         by_all = asked(follower)
         assert by_all["query_message"]
         assert set(by_all) <= OF_CLIENTS | OF_LOOK_UPS
+    finally:
+        follower.kill()
+
+
+def test_a_consumer_of_what_is_kept_goes_on_where_it_was_when_the_follower_was_killed_and_is_back(
+    begin: Begin, tmp_path: Path
+) -> None:
+    cluster, group = begin(), fresh("replayer")
+    broker, client, topic = cluster.broker, cluster.client, cluster.topics[0]
+    replayed, kept = f"archive%{topic}", quote(f"archive%{group}")
+    follower = FollowProcess(tmp_path, broker, listen=f"127.0.0.1:{free_port()}")
+
+    def consume_new() -> None:
+        """What came since, and nothing else."""
+        sent = [each.key for each in cluster.flood(count=100).end() if each.topic == topic]
+        before = sum(follower.committed(kept).values())
+        follower.reach(broker.bounds().max_offset)
+        until(lambda: "brokerDatas" in client.mqadmin("topicRoute", "-t", replayed), lambda: "it is registered")
+        assert keys(client.consumed(replayed, group, len(sent), limit_ms=BEGIN_MS)) == sorted(sent)
+        until(
+            lambda: sum(follower.committed(kept).values()) == before + len(sent),
+            lambda: f"{len(sent)} more are committed: {follower.committed(kept)}",
+        )
+
+    try:
+        follower.start()
+        consume_new()
+        follower.kill()
+        follower.start()
+        consume_new()
     finally:
         follower.kill()
 

@@ -11,10 +11,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tests.support.stores.followed import SEGMENT_BYTES
+from tests.support.stores.irregular import followed_archive, irregular_log, lose, sent
 from tierlog.index.search.query import Query, encode_cursor
 from tierlog.service.cli.commands import query
 from tierlog.service.cli.output import flat, messages_out, rows_out
@@ -379,3 +382,18 @@ def test_an_answer_is_waited_for_longer_than_the_query_may_take(monkeypatch: pyt
         with pytest.raises(errors.UnavailableError):
             RemoteTarget("http://somewhere").query(Query("t", timeout_ms=timeout_ms))
     assert 0 < waits[0] < 7200 < waits[1]
+
+
+def test_stats_names_what_a_follower_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = irregular_log(sent("orders", 0, range(200)))
+    target = ["stats", "--root", str(tmp_path / "s"), "--read-only", "--format"]
+    with followed_archive(tmp_path, log, SEGMENT_BYTES) as store:
+        store.archive_all()
+    assert main([*target, "table"]) == DONE
+    assert "log [" not in capsys.readouterr().out
+    lose(tmp_path / "s", 3 * SEGMENT_BYTES)
+    assert main([*target, "table"]) == DONE
+    assert f"log [{SEGMENT_BYTES}, {3 * SEGMENT_BYTES})" in capsys.readouterr().out
+    assert main([*target, "json"]) == DONE
+    (lost,) = json.loads(capsys.readouterr().out)["lost"]
+    assert (lost["first"], lost["next"]) == (SEGMENT_BYTES, 3 * SEGMENT_BYTES)

@@ -160,6 +160,26 @@ def test_a_broker_that_begins_another_log_takes_nothing_of_ours_back(is_archived
     assert world.data() == LOG.data
 
 
+@pytest.mark.parametrize("is_shorter", [False, True])
+@pytest.mark.parametrize("back", [SEGMENT_BYTES + 700, 2 * SEGMENT_BYTES + 700, 3 * SEGMENT_BYTES])
+def test_a_diverged_broker_is_told_with_the_offset_from_which_its_log_differs(back: int, is_shorter: bool) -> None:
+    world = FollowerWorld(LOG)
+    world.run(lambda: _archive(world))
+    assert LOG.end % SEGMENT_BYTES > 700
+    at = _end_below(LOG.data, LOG.end - back)
+    follower = world.process()
+    world.lose(BrokerLog(LOG.data[:at] if is_shorter else _changed(LOG.data, at)))
+    follower.open()
+    follower.start()
+    follower._thread.join(20)
+    assert follower.broker.state is FollowState.DIVERGED
+    assert f"differs from offset {at} on" in str(follower.broker.error)
+    assert f"ends at {LOG.end} and is archived up to" in str(follower.broker.error)
+    assert "start the broker that has our end" in str(follower.broker.hint)
+    follower.stop()
+    assert world.data() == LOG.data
+
+
 def test_what_the_broker_removed_before_it_was_here_is_a_gap_that_answers_name() -> None:
     first = BrokerLog(LOG.data[: _end_below(LOG.data, 2 * SEGMENT_BYTES - 500)])
     world = FollowerWorld(first)
@@ -288,6 +308,7 @@ def test_a_broker_that_answers_slowly_is_read_on_meanwhile_and_holds_up_no_stop(
     store = follower.broker.store
     assert store is not None
     assert not store.topic("SCHEDULE_TOPIC_XXXX").archive  # which is decided without an answer
+    assert follower.broker.heard_s > 0  # by its log
     follower.stop()
     assert not follower._thread.is_alive()
     world.broker.answers.set()

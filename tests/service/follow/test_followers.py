@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from tests.support.rocketmq.fake_cluster import cluster_of
 from tests.support.rocketmq.scripted_broker import FollowerWorld, ScriptedBroker, facts
 from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import BrokerLog, broker_log
+from tierlog.index.search.query import Query
 from tierlog.service.config.follow import FollowSettings
 from tierlog.service.follow.followed_broker import FollowState
 from tierlog.service.follow.followed_directory import store_id_of
@@ -204,6 +206,60 @@ def test_a_broker_is_not_gone_while_a_slave_of_it_may_become_master() -> None:
         assert upstream.is_gone()
 
 
+def test_while_a_slave_acts_as_master_nothing_is_promoted_and_the_master_that_is_back_is_followed_on() -> None:
+    log, longer = broker_log(60), broker_log(120)
+    world = FollowerWorld(log)
+    with cluster_of(broker_a=log, slave=log, back=longer) as cluster:
+        master, slave, back = cluster.brokers
+        cluster.tell("broker-a", master, slave)
+        follow = FollowSettings(
+            broker="broker-a", namesrv=cluster.nameserver.address, promote=True, promote_after_ms=1_000
+        )
+        followers = Followers.of(
+            world.root, world.settings.model_copy(update={"follow": follow}), cold_url=world.url, clock=world.clock,
+            fs=world.fs, objects=cast("Any", world.bucket),
+        )  # fmt: skip
+        followers.open()
+        followers.start()
+        (broker,) = followers.brokers()
+        _until(lambda: broker.end == log.end)
+        master.close()
+        cluster.tell("broker-a", None, slave)
+        _until(lambda: broker.state is FollowState.CONNECTING)
+        gone_ms = world.clock.now_ms()
+        _until(lambda: world.clock.now_ms() > gone_ms + 60_000)  # the follower's waits move it
+        assert broker.state is FollowState.CONNECTING
+        assert broker.slaves == (slave.remoting.address,)
+        asked = {frame.code for frame in slave.remoting.asked}
+        cluster.tell("broker-a", back, slave)
+        _until(lambda: broker.end == longer.end and broker.state is FollowState.FOLLOWING)
+        assert not asked  # it has no log of its own
+        assert broker.store is not None
+        for number in range(120):
+            topic = "orders" if number // 6 % 2 == 0 else "%RETRY%shop"
+            assert len(broker.store.query(Query(topic=topic, key=f"key-{number}")).messages) == 1
+        followers.stop()
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    waits = threading.Event()
+    for _ in range(3_000):
+        if is_so():
+            return
+        waits.wait(0.01)
+    raise AssertionError("it never was so")
+
+
+def test_a_broker_that_listens_and_answers_nothing_is_not_gone() -> None:
+    with cluster_of(broker_a=broker_log(60)) as cluster:
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        upstream.connect().close()
+        cluster.brokers[0].remoting.raw = b""
+        cluster.nameserver.raw = b""
+        assert not upstream.is_gone()
+
+
 @pytest.mark.parametrize("source", ["network", "files"])
 def test_a_process_that_begins_while_the_broker_is_gone_knows_where_it_was(source: str, tmp_path: Path) -> None:
     log = broker_log(60)
@@ -238,7 +294,7 @@ def test_a_folder_without_the_log_of_a_broker_that_has_had_messages_is_refused_a
 def test_a_broker_that_answers_again_is_asked_though_its_files_were_followed_while_it_did_not(tmp_path: Path) -> None:
     log, paths, clock = broker_log(60), StorePaths(tmp_path), ManualClock()
     paths.commitlog.mkdir()
-    paths.segment(0).write_bytes(log.data[: log.segment_bytes])
+    _write(log, paths)
     with cluster_of(broker_a=log) as cluster:
         settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=tmp_path)
         upstream = upstream_of("broker-a", settings, clock, LocalFileSystem())
@@ -255,6 +311,54 @@ def test_a_broker_that_answers_again_is_asked_though_its_files_were_followed_whi
         link.close()
         link = upstream.connect()
         assert link.now().disk_used is not None
+        link.close()
+
+
+def _write(log: BrokerLog, paths: StorePaths) -> None:
+    """The files of a broker that runs."""
+    paths.commitlog.mkdir(exist_ok=True)
+    for base in range(0, log.end, log.segment_bytes):
+        paths.segment(base).write_bytes(log.data[base : base + log.segment_bytes].ljust(log.segment_bytes, b"\0"))
+    paths.abort.touch()
+
+
+def test_files_are_read_alone_once_another_broker_has_the_name_after_a_failover(tmp_path: Path) -> None:
+    log, longer, paths = broker_log(60), broker_log(400), StorePaths(tmp_path)
+    assert longer.end > log.end + log.segment_bytes
+    _write(log, paths)
+    with cluster_of(broker_a=log, other=longer) as cluster:
+        its, other = cluster.brokers
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=tmp_path)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        link = upstream.connect()
+        assert (link.now().disk_used, link.source.bounds()) == (0.4, LogBounds(0, log.end))
+        its.close()
+        cluster.tell("broker-a", other)
+        other.configure(brokerRole="SLAVE")
+        link.close()
+        link = upstream.connect()
+        assert link.now() == BrokerNow(LogBounds(0, log.end))
+        assert link.source.bounds() == LogBounds(0, log.end)
+        assert not link.goes_on_at(log.end)
+        assert link.facts is not None
+        assert link.facts.role == "ASYNC_MASTER"
+        assert link.address == other.remoting.address  # whom clients ask, and who keeps the store from its promotion
+        link.close()
+
+
+def test_an_address_behind_which_another_broker_answers_ends_a_stretch_of_reading_files(tmp_path: Path) -> None:
+    log, paths = broker_log(60), StorePaths(tmp_path)
+    _write(log, paths)
+    with cluster_of(broker_a=log) as cluster:
+        settings = FollowSettings(broker="broker-a", namesrv=cluster.nameserver.address, store=tmp_path)
+        upstream = upstream_of("broker-a", settings, SystemClock(), LocalFileSystem())
+        link = upstream.connect()
+        assert link.now().bounds == LogBounds(0, log.end)
+        cluster.brokers[0].remoting.tell_bounds(log.end + log.segment_bytes, log.end + log.segment_bytes)
+        with pytest.raises(SourceLostError, match="is not the broker that writes these files"):
+            link.now()
+        with pytest.raises(SourceLostError):
+            link.goes_on_at(log.end)
         link.close()
 
 

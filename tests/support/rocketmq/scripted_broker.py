@@ -147,6 +147,9 @@ class _Source:
     def report(self, durable: int) -> None:
         self._broker.reports.append(durable)
 
+    def heard_s(self) -> float:
+        return self._broker.world.clock.monotonic_s()
+
     def settled(self) -> int:
         return self._broker.log.end if self._broker.settled is None else self._broker.settled
 

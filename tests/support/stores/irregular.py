@@ -16,10 +16,14 @@ from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog
 from tierlog.index.search.query import Answer, Query
 from tierlog.service.archive.archive import Archive
 from tierlog.service.config.settings import Settings
+from tierlog.service.engine.followed.changes import begin_again
 from tierlog.service.engine.followed.store import FollowedStore
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import TopicNotFoundError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.record import (
     BLANK,
@@ -196,3 +200,11 @@ def followed_archive(
         log.log.feed(store, end=end)
         store.flush()
         yield store
+
+
+def lose(root: Path, begin: int) -> None:
+    """Have a store that follows go on at ``begin``, behind a gap."""
+    settings = small_settings().with_segments_of(SEGMENT_BYTES)
+    begin_again(
+        root, begin, Components(settings, ManualClock(), LocalFileSystem(), SystemRandomness(), follow_from=0)
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -147,6 +148,63 @@ def test_the_last_record_has_to_stay_as_it_is_for_a_second(broker: RunningBroker
     assert source.read(0) == first
     assert source.read(0.9) == b""
     assert source.read(0.2) == last
+
+
+def test_a_last_record_over_zeros_that_were_seen_has_to_stay_as_it_is_for_a_moment(
+    broker: RunningBroker, make: Make
+) -> None:
+    source = begun(make(), 0)
+    assert source.read(0) == b""
+    for body in (b"x" * 100, b"y" * 300):
+        last = broker.append(body)
+        assert source.read(0.04) == b""
+        assert source.read(0.1) == last
+
+
+def test_a_last_record_over_what_a_restart_has_left_has_to_stay_for_a_second(broker: RunningBroker, make: Make) -> None:
+    source = begun(make(), 0)
+    for _ in range(3):
+        assert source.read(0) == b""
+        broker.append()
+        assert source.read(0.1)
+    broker.start_again_at(0)
+    with pytest.raises(SourceLostError):
+        source.read(0)
+    source.begin(0)
+    broker.put(0, bytes(4))  # the first one is not valid any more, and all that lies behind it is left
+    assert source.read(0.1) == b""
+    last = broker.append()
+    assert source.read(0.9) == b""
+    assert source.read(0.2) == last
+
+
+@pytest.mark.parametrize("missing", [slice(-3, None), slice(-7, -5), slice(-22, -20), slice(-11, -10)])
+def test_a_last_record_over_zeros_of_which_a_piece_is_written_late_is_not_taken_before(
+    missing: slice, broker: RunningBroker, make: Make
+) -> None:
+    """Its body and all of its lengths are there."""
+    source = begun(make(), 0)
+    assert source.read(0) == b""
+    data = broker.record(b"y" * 300)
+    torn = bytearray(data)
+    torn[missing] = bytes(len(torn[missing]))
+    broker.put(0, bytes(torn))
+    assert source.read(0.9) == b""
+    broker.put(0, data)
+    assert source.read(0.1) == data
+
+
+def test_a_record_is_a_sign_of_life_and_files_that_stay_as_they_are_are_none(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    source = begun(make(), 0)
+    assert source.read(3) == b""
+    assert source.heard_s() == -math.inf
+    broker.append(checksum=True)
+    assert source.read(0)
+    heard_s = clock.monotonic_s()
+    assert source.read(3) == b""
+    assert source.heard_s() == heard_s
 
 
 def test_a_last_record_that_sums_itself_is_whole_at_once(broker: RunningBroker, make: Make) -> None:
@@ -618,6 +676,15 @@ def test_a_master_that_is_alone_has_confirmed_what_it_had_for_a_while(
         source = begun(make(client=client, is_controller_mode=True), 0)
         assert list(read_all(source, 5)) == [0]
         assert list(read_all(source, 10)) == [first]
+        # what came in the meantime has waited as long as it was there
+        offsets = [broker.end]
+        for _ in range(3):
+            broker.append()
+            tell_slaves(peer, broker.end)
+            assert read_all(source, 3) == {}
+            offsets.append(broker.end)
+        assert list(read_all(source, 2)) == offsets[:1]
+        assert list(read_all(source, 10)) == offsets[1:-1]
         # a slave that was in step for a moment begins it anew
         broker.append()
         tell_slaves(peer, broker.end, first)
@@ -625,6 +692,60 @@ def test_a_master_that_is_alone_has_confirmed_what_it_had_for_a_while(
         tell_slaves(peer, broker.end)
         assert read_all(source, 5) == {}
         assert len(read_all(source, 10)) == 1
+        client.close()
+
+
+_LATER_MS = 60_000
+
+
+@pytest.mark.parametrize(
+    ("least", "more", "booted_after_ms", "is_its"),
+    [
+        (0, 0, 0, True),
+        (0, 0, -_LATER_MS, True),  # a long recovery comes before the mark
+        (0, 0, _LATER_MS, False),
+        (3 * SEGMENT_BYTES, 0, 0, False),
+        (0, 2 * SEGMENT_BYTES, 0, False),
+    ],
+)
+def test_a_broker_that_answers_counts_if_it_can_be_the_one_that_writes_the_files(
+    least: int, more: int, booted_after_ms: int, is_its: bool, broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    for _ in range(3 * SEGMENT_BYTES // 200):
+        broker.append()
+    booted_ms = clock.now_ms() + booted_after_ms
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        peer.tell_bounds(least, broker.end + more, bootTimestamp=str(booted_ms))
+        source = make(client=client)
+        assert (source.told() is not None) is is_its
+        assert source.bounds() == LogBounds(0, broker.end)
+        client.close()
+
+
+def test_a_broker_that_answers_beside_files_of_one_that_was_stopped_counts_as_none(
+    broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    broker.append()
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        peer.tell_bounds(0, 2 * broker.end)
+        source = make(client=client)
+        assert source.bounds() == LogBounds(0, 2 * broker.end)
+        broker.stop()
+        assert source.bounds() == LogBounds(0, broker.end)
+        client.close()
+
+
+@pytest.mark.parametrize(("epoch", "is_its"), [("3-0", True), ("4-100", False)])
+def test_a_master_of_another_epoch_does_not_write_these_files(
+    epoch: str, is_its: bool, broker: RunningBroker, make: Make, clock: ManualClock
+) -> None:
+    note_epoch(broker, "1-0", "3-0")
+    with FakeBroker() as peer:
+        client = BrokerClient(peer.address, clock=clock)
+        tell_slaves(peer, broker.end, epoch=epoch)
+        assert (make(client=client, is_controller_mode=True).told() is not None) is is_its
         client.close()
 
 

@@ -209,6 +209,18 @@ def test_a_master_that_says_nothing_for_20_seconds_is_lost(world: World) -> None
             log.read(0)
 
 
+def test_a_heartbeat_is_a_sign_of_life_without_a_byte(world: World) -> None:
+    log = world.log()
+    log.begin(100)
+    began_s = log.heard_s()
+    with world.master.connection() as slave:
+        assert log.read(0) == b""
+        world.clock.advance(5_000)
+        slave.send(100, b"")
+        assert log.read(20.0) == b""
+        assert log.heard_s() == began_s + 5
+
+
 def test_half_a_head_and_silence_is_lost_too(world: World) -> None:
     log = world.log()
     log.begin(100)

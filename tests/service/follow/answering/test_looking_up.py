@@ -16,7 +16,7 @@ from tests.support.stores.irregular import irregular_log, sent
 from tierlog.service.follow.answering.live_brokers import EVERYTHING, LiveBrokers
 from tierlog.service.follow.answering.node import entries
 from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
-from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.message.batch import Message
@@ -370,14 +370,24 @@ def _has_tagged(client: RemotingClient, count: int) -> bool:
     return len(found(client, "even", indexType="T", maxNum=100)) == count
 
 
-def test_a_broker_that_sends_its_log_and_is_slow_to_answer_is_not_taken_for_gone() -> None:
+@pytest.mark.parametrize(
+    ("state", "silent_ms", "border"),
+    [
+        (FollowState.FOLLOWING, 6_000, 4096),
+        (FollowState.FOLLOWING, 6_001, EVERYTHING),
+        (FollowState.CONNECTING, 0, EVERYTHING),
+    ],
+)
+def test_a_broker_that_accepts_connections_and_answers_nothing_is_gone_once_it_is_silent_for_as_long_as_a_look_up_has(
+    state: FollowState, silent_ms: int, border: int
+) -> None:
+    clock = ManualClock()
     with FakeBroker() as peer:
         peer.raw = b""
-        broker = FollowedBroker("broker-a", "broker-a", "east", peer.address, FollowState.FOLLOWING)
-        broker.live_min_offset = 4096
-        borders = []
-        for state in (FollowState.FOLLOWING, FollowState.CONNECTING):
-            broker.state, live = state, LiveBrokers(SystemClock())
-            borders.append(live.border(broker))
-            live.close()
-        assert borders == [4096, EVERYTHING]
+        broker = FollowedBroker("broker-a", "broker-a", "east", peer.address, state)
+        broker.live_min_offset, broker.heard_s = 4096, clock.monotonic_s()
+        clock.advance(silent_ms)
+        live = LiveBrokers(clock, 6_000)
+        assert live.consumers(broker, "shop") == []  # which says no more of it than the look-up
+        assert live.border(broker) == border
+        live.close()
