@@ -21,6 +21,8 @@ from tierlog.tiering.base.types import Order, TimeAxis, TimeBounds, TimeRange
 IndexReader = ChainedIndexFile | CompactedIndexFile
 _SHORT_CHAIN = 4096
 """Items of a slot that are read at once. What has more is not far from any place among all items of its file."""
+_MOST_STEPS = 1 << 16
+"""Items that are looked at between two looks at the clock, most of them by waiting for memory: some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +174,7 @@ class KeyWalk:
         if change:  # numbers fall as offsets rise: counted from the last one they rise too
             return walk._in_run(first, last, order, low, high)
         # a short chain is read at once
-        newest, rest = walk.take(_SHORT_CHAIN, _SHORT_CHAIN)
+        newest, rest = walk._take(_SHORT_CHAIN, _SHORT_CHAIN)
         oldest_first = newest[::-1]
         offsets = oldest_first["offset"]
         if rest is None:
@@ -205,11 +207,14 @@ class KeyWalk:
             state = (last - start, first, -1) if start < count else (0, first, -1)
         return KeyWalk(self._reader, self._row, (self._low, self._high), state)
 
-    def take(self, most: int, steps: int = 1 << 16) -> tuple[Items, KeyWalk | None]:
+    def take(self, most: int) -> tuple[Items, KeyWalk | None]:
         """Returns the next items, at most so many, and the rest of the way, None at the end.
 
-        Not more than ``steps`` items of the slot are looked at: there may be none of the key among them.
+        As a bounded number of items is looked at, there may be none of the key among them before the end.
         """
+        return self._take(most, _MOST_STEPS)
+
+    def _take(self, most: int, steps: int) -> tuple[Items, KeyWalk | None]:
         hashes = self._low, self._high
         if len(self._kept):
             items, kept = self._kept[:most], self._kept[most:]

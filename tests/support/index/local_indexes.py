@@ -54,7 +54,7 @@ def found_in(
     for entry in snapshot.select(time_range, axis):
         walk: KeyWalk | None = KeyWalk.newest_first(entry.reader, (key_hash("t", key), key_hash_high("t", key)))
         while walk is not None:
-            items, walk = walk.take(3, 5)
+            items, walk = walk.take(3)
             for item in items:
                 seconds = int(item["seconds"])
                 size, topic_id = (
