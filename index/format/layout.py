@@ -27,7 +27,7 @@ time beyond.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.types import ALL_TIME, TimeAxis, TimeRange
+from tierlog.tiering.base.types import TimeRange
 
 Items = NDArray[np.void]
 
@@ -58,7 +58,6 @@ _COVER_BYTES = 32
 SECONDS_MIN, SECONDS_MAX = -(1 << 31), (1 << 31) - 1
 #: Every comparison with the time of a hit is wider by the second that truncation may have taken.
 WIDEN_MS = 1000
-_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,23 +184,6 @@ def may_lie_in(time_range: TimeRange, second_ms: NDArray[np.int64], seconds: NDA
     is_inside = (second_ms > time_range.from_ms - WIDEN_MS) & (second_ms < time_range.to_ms + WIDEN_MS)
     kept: NDArray[np.bool_] = is_inside | is_saturated(seconds)
     return kept
-
-
-def in_groups(
-    axis: TimeAxis, second_ms: NDArray[np.int64], seconds: NDArray[np.integer], offsets: NDArray[np.integer]
-) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """Offsets of hits that are read together, with bounds of their times; newest first.
-
-    Hits whose seconds say nothing of the time asked for come before the others and may lie anywhere.
-    """
-    is_unknown = np.full(len(offsets), True) if axis is TimeAxis.BORN else is_saturated(seconds)
-    for unknown in (True, False):
-        chosen = np.flatnonzero(is_unknown == unknown)
-        chosen = chosen[np.lexsort((offsets[chosen], second_ms[chosen]))][::-1]
-        for start in range(0, len(chosen), _GROUP):
-            group = chosen[start : start + _GROUP]
-            bounds = int(second_ms[group[-1]]) - WIDEN_MS, int(second_ms[group[0]]) + WIDEN_MS
-            yield ALL_TIME if unknown else bounds, offsets[group].tolist()
 
 
 def is_saturated(seconds: NDArray[np.integer]) -> NDArray[np.bool_]:

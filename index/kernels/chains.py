@@ -1,4 +1,4 @@
-"""Puts items into chained index files and walks their chains. ``tests.support.oracles.plain_index`` is the oracle.
+"""Puts items into chained index files and links them. ``tests.support.oracles.plain_index`` is the oracle.
 
 Field positions come from ``ItemLayout.kernel_offsets``: hash, topic id, queue id, offset, size, seconds,
 previous, hash_high (-1 = absent), bytes of an item. Nothing read from a file is used before it was checked.
@@ -24,7 +24,6 @@ from tierlog.tiering.kernels.primitives import (
     prefetch,
     store_be32,
     store_be64,
-    store_i32,
     store_i64,
 )
 from tierlog.tiering.kernels.scan import SCAN_ROW, row_offset
@@ -205,35 +204,3 @@ def link_again(file: int, file_bytes: int, slots: int, count: int, offsets: int)
         store_be32(item + previous_at, newest)
         store_be32(slot, number)
     return used
-
-
-@struct_kernel("file file_bytes slots limit offsets low high out capacity")
-def walk_chain(job: int) -> Any:
-    """Numbers (int32) of the items with these hashes, newest first; ``high`` < 0 matches any.
-
-    Returns how many there are, of which the first ``capacity`` are stored, or CORRUPT for a chain whose
-    numbers do not fall or leave ``1..limit``.
-    """
-    file, file_bytes, slots, limit, offsets, low, high, out, capacity = load_fields(job, 9)
-    hash_at = load_i64(offsets)
-    previous_at = load_i64(offsets + 48)
-    high_at = load_i64(offsets + 56)
-    item_bytes = load_i64(offsets + 64)
-    if slots < 1 or low < 0 or 28 + 8 * slots + item_bytes * (limit + 1) > file_bytes:
-        return CORRUPT
-    number = load_be32(file + 28 + 8 * (low % slots))
-    above = limit + 1
-    found = int64(0)
-    while number != 0:
-        if number < 0 or number >= above:
-            return CORRUPT
-        item = file + 28 + 8 * slots + item_bytes * number
-        above = number
-        number = load_be32(item + previous_at)
-        if load_be32(item + hash_at) == low and (
-            high < 0 or high_at < 0 or load_be32(item + high_at) & 0xFFFFFFFF == high
-        ):
-            if found < capacity:
-                store_i32(out + 4 * found, above)
-            found += 1
-    return found

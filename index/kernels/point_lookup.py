@@ -216,6 +216,67 @@ def hash_keys_of_topic(job):
 
 
 @kernel
+def find_slot(file, low, out):
+    """The number of the first item in the slot of a hash, 0 if it is empty or CORRUPT, and of a run's last to ``out``.
+
+    ``low`` is not negative.
+    """
+    first, last = _sound_first_item(file, low)
+    store_i64(out, last)
+    return first
+
+
+@kernel
+def offset_of_item(file, number):
+    """The physical offset of an item, or CORRUPT; the number is one of the file."""
+    item = _item(file, number)
+    if not _is_sound(file, item, load_i64(file + _WIDTH)):
+        return int64(CORRUPT)
+    return load_be64(item + load_i64(file + _OFFSET_AT))
+
+
+@struct_kernel("file low high state steps out capacity")
+def walk_items(job):
+    """Goes on through a file's items and takes those with both hashes, as they lie there; ``high`` < 0 matches any.
+
+    ``state`` (int64 each) is the number of the next item, 0 at the end, that of the last one to be looked at, and by
+    how much numbers change: 0 is along the chain, from an item of another slot to its neighbour below until one is of
+    the slot. Ends after ``steps`` items and after ``capacity`` that were taken. Returns how many those are, or CORRUPT.
+    """
+    file, low, high, state, steps, out, capacity = load_fields(job, 7)
+    width = load_i64(file + _WIDTH)
+    slots = load_i64(file + _SLOTS)
+    hash_at = load_i64(file + _HASH_AT)
+    number = load_i64(state)
+    last = load_i64(state + 8)
+    change = load_i64(state + 16)
+    if low < 0 or number > load_i64(file + _ITEM_COUNT):
+        return int64(CORRUPT)
+    slot = low % slots
+    found = int64(0)
+    while number > 0 and steps > 0 and found < capacity:
+        item = _item(file, number)
+        if not _is_sound(file, item, width):
+            return int64(CORRUPT)
+        if _matches(file, item, low, high):
+            copy(out + width * found, item, width)
+            found += 1
+        if change != 0:
+            number = int64(0) if number == last else number + change
+        else:
+            own = load_be32(item + hash_at)
+            if own < 0:
+                return int64(CORRUPT)
+            following = _next_item(file, item, number, int64(0)) if own % slots == slot else number - 1
+            if following < 0:
+                return int64(CORRUPT)
+            number = following if following >= last else int64(0)
+        steps -= 1
+    store_i64(state, number)
+    return found
+
+
+@kernel
 def find_items_of_one(file, low, high, out, capacity):
     """Items of an index file with both hashes, newest first, as they lie in the file; ``high`` < 0 matches any.
 

@@ -23,7 +23,9 @@ from tierlog.index.format.header import (
 )
 from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
 from tierlog.index.format.trailer import COVER_BYTES, TRAILER_BYTES, CoverRecord, Trailer, crc_of
-from tierlog.index.kernels.chains import FULL, PENDING_BYTES, link_again, put_items, walk_chain
+from tierlog.index.kernels.chains import FULL, PENDING_BYTES, link_again, put_items
+from tierlog.index.kernels.point_lookup import find_slot, walk_items
+from tierlog.index.local.compacted_file import FileRow, file_row
 from tierlog.index.local.key_batch import KeyBatch
 from tierlog.tiering.base.errors import CapacityError, InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import ByteArray, FileSystem, flush_file, populate
@@ -37,7 +39,7 @@ FIRST_WINDOW_BYTES, WINDOW_BYTES = 1 << 20, 8 << 20
 
 #: One for all files; a thread ends with its window, which is long beside its start.
 _BESIDE = WorkerPool(1, "tierlog-index-pages")
-_FIRST_CAPACITY = 64
+_AT_ONCE = 64
 
 
 class ChainedIndexFile:
@@ -324,24 +326,31 @@ class ChainedIndexFile:
         self._put = int(count), crc
         self.item_count = int(count)
 
-    def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
-        """Compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""
+    def look_up_row(self) -> FileRow:
+        """Returns the file's row for kernels; :class:`CorruptIndexError` if a file that was found sealed is damaged."""
         self.get_ready()
         # In a file being written a chain may lead above the count that was read: there the capacity bounds.
-        limit = self.items - 1 if self.next is None else self.item_count
-        capacity = _FIRST_CAPACITY
-        while True:
-            numbers = np.empty(capacity, np.int32)
-            found = walk_chain(
-                file=self._data.ctypes.data, file_bytes=len(self._data), slots=self.slots, limit=limit,
-                offsets=self._offsets.ctypes.data, low=hash_low, high=-1 if hash_high is None else hash_high,
-                out=numbers.ctypes.data, capacity=capacity,
+        count = self.items - 1 if self.next is None else self.item_count
+        return file_row(self._data, self.layout, self.slots, count, is_chained=True)
+
+    def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
+        """All compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""
+        row, last = self.look_up_row(), np.zeros(1, np.int64)
+        address = row.ctypes.data
+        first = find_slot(address, hash_low, last.ctypes.data) if hash_low >= 0 else 0
+        state, taken = np.array([first, 1, 0], np.int64), []
+        while first >= 0 and state[0]:
+            items = np.empty(_AT_ONCE, self.layout.chained)
+            found = walk_items(
+                file=address, low=hash_low, high=-1 if hash_high is None else hash_high, state=state.ctypes.data,
+                steps=_AT_ONCE, out=items.ctypes.data, capacity=_AT_ONCE,
             )  # fmt: skip
             if found < 0:
-                raise CorruptIndexError("chain of an index file does not fall", path=str(self.path))
-            if found <= capacity:
-                return self.compacted_form(self.all_items()[numbers[:found]])
-            capacity = found * 2
+                first = found
+            taken.append(items[: max(0, found)])
+        if first < 0:
+            raise CorruptIndexError("slot or chain of an index file is damaged", path=str(self.path))
+        return self.compacted_form(np.concatenate([np.empty(0, self.layout.chained), *taken]))
 
     def all_items(self) -> Items:
         """Returns the chained items by number, item 0 included, as a view of the map."""

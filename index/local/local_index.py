@@ -17,12 +17,12 @@ from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.file_set import IndexFileSet, IndexUpkeep
 from tierlog.index.local.key_batch import KeyBatch
 from tierlog.index.local.recovery import load_entries, take_up_unsealed, unsealed_to_keep
-from tierlog.index.local.snapshot import Candidates, IndexFileEntry, IndexSnapshot
+from tierlog.index.local.snapshot import IndexFileEntry, IndexSnapshot
 from tierlog.index.local.states import IndexFolders, IndexState
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
-from tierlog.tiering.base.types import TimeAxis, TimeRange, uncovered
+from tierlog.tiering.base.types import uncovered
 from tierlog.tiering.base.wrapped_fs import Gate, GatedFileSystem
 from tierlog.tiering.hot.dispatch import LogRange
 
@@ -389,17 +389,6 @@ class LocalIndex:
         """Returns every file for a listing, by ascending range; those that take keys last."""
         with self._set.lock:
             return [*self._set.finished, *(entry for entry in self._set.view.writing if entry.next is None)]
-
-    @staticmethod
-    def candidates(
-        snapshot: IndexSnapshot,
-        topic: str,
-        key: str,
-        time_range: TimeRange | None = None,
-        axis: TimeAxis = TimeAxis.STORE,
-    ) -> Candidates:
-        """See :meth:`IndexSnapshot.candidates`."""
-        return snapshot.candidates(topic, key, time_range, axis)
 
 
 class DerivedRange:

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
-from tierlog.index.format.layout import WIDEN_MS, may_lie_in
+from tierlog.index.format.layout import WIDEN_MS, Items
+from tierlog.index.kernels.point_lookup import find_slot, offset_of_item, walk_items
 from tierlog.index.local.chained_file import ChainedIndexFile
-from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.local.compacted_file import CompactedIndexFile, FileRow
 from tierlog.index.local.states import IndexState
-from tierlog.tiering.base.types import TimeAxis, TimeBounds, TimeRange
-from tierlog.tiering.format.hashing import key_hash, key_hash_high
+from tierlog.tiering.base.types import Order, TimeAxis, TimeBounds, TimeRange
 
-#: One hit of a look-up. ``second_ms`` is begin time + seconds: the store time lies less than 1000 ms from it.
-CANDIDATE = np.dtype(
-    [
-        ("physical_offset", "<i8"),
-        ("second_ms", "<i8"),
-        ("size", "<i4"),
-        ("topic_id", "<i4"),
-        ("queue_id", "<i4"),
-        ("seconds", "<i4"),
-    ]
-)
-Candidates = NDArray[np.void]
 IndexReader = ChainedIndexFile | CompactedIndexFile
+_SHORT_CHAIN = 4096
+"""Items of a slot that are read at once. What has more is not far from any place among all items of its file."""
+_MOST_STEPS = 1 << 16
+"""Items that are looked at between two looks at the clock, most of them by waiting for memory: some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,46 +116,158 @@ class IndexSnapshot:
                 chosen.append(entry)
         return chosen + self._orders[axis].overlapping(from_ms, to_ms)
 
-    def candidates(
-        self,
-        topic: str,
-        key: str,
-        time_range: TimeRange | None = None,
-        axis: TimeAxis = TimeAxis.STORE,
-        damaged: dict[int, CorruptIndexError] | None = None,
-    ) -> Candidates:
-        """Hits of a key in the selected files, newest file first and newest item first inside a file.
 
-        Topic, key and time must still be compared on the record: hashes may collide, and only on the store
-        axis are items filtered by time, widened by a second. A damaged file is passed over, and its begin time and
-        what is wrong are put into ``damaged``; without that its :class:`CorruptIndexError` is raised.
+class Border(Protocol):
+    """A border in a log whose store times rise: all records from somewhere on lie beyond it."""
+
+    def is_reached(self, offset: int) -> bool:
+        """Whether a record lies beyond the border, by what stands there: nothing is checked."""
+        ...
+
+    def lies_between(self, before: int | None, behind: int | None) -> bool:
+        """Whether the one record lies before the border and the other beyond it, both sound; None: there is none."""
+        ...
+
+
+class KeyWalk:
+    """A way through one key's items in one index file, taken in steps of bounded time and memory.
+
+    Taking a step changes nothing: it gives the items and the rest of the way. A file being written may grow meanwhile.
+    Of a damaged file :class:`CorruptIndexError` is raised where the way meets the damage.
+    """
+
+    __slots__ = ("_high", "_kept", "_low", "_reader", "_row", "_state")
+
+    def __init__(
+        self, reader: IndexReader, row: FileRow, hashes: tuple[int, int], state: tuple[int, int, int],
+        kept: Items | None = None,
+    ) -> None:  # fmt: skip
+        """``state`` is that of ``index.kernels.point_lookup.walk_items``; items that are ``kept`` come first."""
+        self._reader, self._row, self._state = reader, row, state
+        self._low, self._high = hashes
+        self._kept = np.empty(0, _kind(reader)) if kept is None else kept
+
+    @classmethod
+    def newest_first(cls, reader: IndexReader, hashes: tuple[int, int]) -> KeyWalk:
+        """Returns the way through all items with both hashes, the newest first: as they were put in, backwards."""
+        row, last = reader.look_up_row(), np.zeros(1, np.int64)
+        first = find_slot(row.ctypes.data, hashes[0], last.ctypes.data)
+        if first < 0:
+            raise _damaged(reader)
+        is_chained = isinstance(reader, ChainedIndexFile)
+        return cls(reader, row, hashes, (first, 1, 0) if is_chained else (first, int(last[0]), 1))
+
+    @classmethod
+    def in_order(
+        cls, reader: IndexReader, hashes: tuple[int, int], order: Order, low: Border | None, high: Border | None
+    ) -> KeyWalk:
+        """Returns the way through the items between two borders, None where the file lies inside, in an order.
+
+        The items of a file have to lie in the order of their times, as they were put in. Some items beyond the border
+        where the way ends may come too, and beyond the other one if a short way leads there.
         """
-        low, high = key_hash(topic, key), key_hash_high(topic, key)
-        entries = self.select(time_range, axis)
-        found = []
-        for entry in entries:
-            try:
-                found.append(_candidates_of(entry.reader, low, high))
-            except CorruptIndexError as error:
-                if damaged is None:
-                    raise
-                damaged[entry.begin_ms] = error
-        hits: Candidates = np.concatenate(found) if found else np.empty(0, CANDIDATE)
-        if time_range is None or axis is not TimeAxis.STORE:
-            return hits
-        kept: Candidates = hits[may_lie_in(time_range, hits["second_ms"], hits["seconds"])]
-        return kept
+        walk = cls.newest_first(reader, hashes)
+        is_newest = order is Order.NEWEST
+        first, last, change = walk._state
+        if not first:
+            return walk
+        if change:  # numbers fall as offsets rise: counted from the last one they rise too
+            return walk._in_run(first, last, order, low, high)
+        # a short chain is read at once
+        newest, rest = walk._take(_SHORT_CHAIN, _SHORT_CHAIN)
+        oldest_first = newest[::-1]
+        offsets = oldest_first["offset"]
+        if rest is None:
+            start = _place(low, 0, len(newest), offsets.__getitem__, else_at=0)
+            end = _place(high, start, len(newest), offsets.__getitem__, else_at=len(newest))
+            kept = oldest_first[start:end]
+            return cls(reader, walk._row, hashes, (0, 1, 0), kept[::-1] if is_newest else kept)
+        # through a long one leads a way from its newest end, and its items are near any place among all items
+        if is_newest:
+            end = _place(high, 0, len(newest), offsets.__getitem__, else_at=len(newest))
+            if end or high is None:
+                return cls(reader, walk._row, hashes, rest._state, oldest_first[:end][::-1])
+            number = _place(high, 0, rest._state[0], walk._offset_of_place, else_at=rest._state[0])
+            return cls(reader, walk._row, hashes, (number, 1, 0))
+        count = reader.item_count
+        start = _place(low, 0, count, walk._offset_of_place, else_at=0)
+        end = _place(high, start, count, walk._offset_of_place, else_at=count)
+        return cls(reader, walk._row, hashes, (start + 1 if start < end else 0, end, 1))
+
+    def _in_run(self, first: int, last: int, order: Order, low: Border | None, high: Border | None) -> KeyWalk:
+        def offset_of(place: int) -> int:
+            return self._offset(last - place)
+
+        count = last + 1 - first
+        if order is Order.NEWEST:
+            end = _place(high, 0, count, offset_of, else_at=count)
+            state = (last + 1 - end, last, 1) if end else (0, last, 1)
+        else:
+            start = _place(low, 0, count, offset_of, else_at=0)
+            state = (last - start, first, -1) if start < count else (0, first, -1)
+        return KeyWalk(self._reader, self._row, (self._low, self._high), state)
+
+    def take(self, most: int) -> tuple[Items, KeyWalk | None]:
+        """Returns the next items, at most so many, and the rest of the way, None at the end.
+
+        As a bounded number of items is looked at, there may be none of the key among them before the end.
+        """
+        return self._take(most, _MOST_STEPS)
+
+    def _take(self, most: int, steps: int) -> tuple[Items, KeyWalk | None]:
+        hashes = self._low, self._high
+        if len(self._kept):
+            items, kept = self._kept[:most], self._kept[most:]
+            is_over = not len(kept) and not self._state[0]
+            return items, None if is_over else KeyWalk(self._reader, self._row, hashes, self._state, kept)
+        state, items = np.array(self._state, np.int64), np.empty(most, _kind(self._reader))
+        found = walk_items(
+            file=self._row.ctypes.data, low=self._low, high=self._high, state=state.ctypes.data, steps=steps,
+            out=items.ctypes.data, capacity=most,
+        )  # fmt: skip
+        if found < 0:
+            raise _damaged(self._reader)
+        number, last, change = state.tolist()
+        rest = KeyWalk(self._reader, self._row, hashes, (number, last, change)) if number else None
+        return items[:found], rest
+
+    def _offset_of_place(self, place: int) -> int:
+        return self._offset(place + 1)
+
+    def _offset(self, number: int) -> int:
+        """Returns the physical offset of an item by its number, from 1 on."""
+        offset = int(offset_of_item(self._row.ctypes.data, number))
+        if offset < 0:
+            raise _damaged(self._reader)
+        return offset
 
 
-def _candidates_of(reader: IndexReader, low: int, high: int) -> Candidates:
-    items = reader.lookup(low, high)
-    hits = np.zeros(len(items), CANDIDATE)
-    hits["physical_offset"] = items["offset"]
-    for name in ("size", "topic_id", "queue_id", "seconds"):
-        if name in reader.layout.fields:
-            hits[name] = items[name]
-    hits["second_ms"] = reader.begin_ms + hits["seconds"].astype(np.int64) * 1000
-    return hits
+def _place(border: Border | None, start: int, end: int, offset_of: Callable[[int], int], *, else_at: int) -> int:
+    """Returns the first place of ``[start, end)`` beyond a border; ``else_at`` if records do not bear it out.
+
+    ``offset_of`` gives rising offsets.
+    """
+    if border is None:
+        return else_at
+    low, high = start, end
+    while low < high:
+        middle = (low + high) // 2
+        if border.is_reached(int(offset_of(middle))):
+            high = middle
+        else:
+            low = middle + 1
+    before = int(offset_of(low - 1)) if low > start else None
+    behind = int(offset_of(low)) if low < end else None
+    return low if border.lies_between(before, behind) else else_at
+
+
+def _kind(reader: IndexReader) -> np.dtype[np.void]:
+    layout = reader.layout
+    return layout.chained if isinstance(reader, ChainedIndexFile) else layout.compacted
+
+
+def _damaged(reader: IndexReader) -> CorruptIndexError:
+    return CorruptIndexError("slot, chain or page of an index file is damaged", path=str(reader.path))
 
 
 def by_range(entries: Sequence[IndexFileEntry]) -> tuple[IndexFileEntry, ...]:

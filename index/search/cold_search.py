@@ -178,6 +178,7 @@ class _Plan:
             return cost_of_object(
                 entry, self._segments_of(entry, context), self._manifest.reader(context.chain),
                 pages=places, items_a_page=items_a_page, has_filter=self._cold.has_filter(entry),
+                enough=self._segments.enough,
             )  # fmt: skip
 
         return SearchTask(bounds, entry.key, INDEX_COUNTER, self._search.claim, run, cost=cost)

@@ -27,10 +27,8 @@ from tierlog.index.kernels.point_lookup import (
     find_records,
     hash_keys_of_topic,
 )
-from tierlog.index.local.chained_file import ChainedIndexFile
-from tierlog.index.local.compacted_file import file_row
 from tierlog.index.local.local_index import LocalIndex
-from tierlog.index.local.snapshot import IndexReader, IndexSnapshot
+from tierlog.index.local.snapshot import IndexSnapshot
 from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, UnavailableError
 from tierlog.tiering.base.types import Tier
 from tierlog.tiering.format.generation import Generation, record_topic
@@ -287,7 +285,7 @@ class HotKeys:
         self._erased_below = max((tombstone.end for tombstone in some), default=0)
         shown_from = max([self.border, generations[0].begin, *(tombstone.end for tombstone in whole)])
         shown_to = min(self.end, generations[-1].end)
-        self._rows = np.concatenate([_row(entry.reader) for entry in self._entries] or [np.empty(0, np.int64)])
+        self._rows = np.concatenate([entry.reader.look_up_row() for entry in self._entries] or [np.empty(0, np.int64)])
         self._prefix, self._scratch = topic_prefix(topic), np.empty(SCRATCH_BYTES, np.uint8)
         self._place = np.array(
             [(
@@ -386,12 +384,3 @@ class HotKeys:
             self._snapshot.record(detail)  # says what is wrong with it
             raise CorruptionError("record is damaged", position=detail)
         raise InvalidRequestError("a key lies outside of the array given")
-
-
-def _row(reader: IndexReader) -> NDArray[np.void]:
-    if not isinstance(reader, ChainedIndexFile):
-        return reader.look_up_row()
-    reader.get_ready()
-    # in a file being written a chain may lead above the count that was read: there the capacity bounds
-    count = reader.items - 1 if reader.next is None else reader.item_count
-    return file_row(reader.data, reader.layout, reader.slots, count, is_chained=True)

@@ -10,38 +10,43 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
-from tierlog.index.format.layout import in_groups
+from tierlog.index.format.layout import WIDEN_MS, Items, is_saturated, may_lie_in
 from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.local.snapshot import IndexFileEntry, KeyWalk
 from tierlog.index.search.column_results import FoundRows
-from tierlog.index.search.hot_times import HotTimes
+from tierlog.index.search.hot_times import HotTimes, LogBorder
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
 from tierlog.index.search.row_filling import RowFilling
 from tierlog.index.search.searcher import Searcher, StoreSearch
-from tierlog.index.search.task import Found, IndexOutcome, SearchContext, SearchTask
+from tierlog.index.search.task import Bounds, Found, IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.generation import Generation, record_topic
+from tierlog.tiering.format.hashing import key_hash, key_hash_high
 from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.format.queue_unit import GAP_BYTES, is_gap
-from tierlog.tiering.format.record import FIXED_BYTES_V1
+from tierlog.tiering.format.record import FIXED_BYTES_V1, Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.kernels.mapped_log import NO_TIME, MappedLog, record_times
 from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, reaching
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _STEP = 256
 _BORN_STEP = 8192
 """Records of a queue whose born times are read between two looks at the clock."""
+_KEY_STEP = 4096
+"""Items of a key of which the times are read at once, where they do not lie in their order."""
 _CHUNK_BYTES = 256 << 10
 """Records of a queue that a query by columns reads at a time; what it reads behind a page's end is for nothing."""
 
@@ -84,6 +89,16 @@ class HotSearch:
                 yield from self._by_time(generation, query, within)
 
     @property
+    def _plan(self) -> str:
+        """What the index files belong to."""
+        return f"{self._store_id}/hot"
+
+    @cached_property
+    def _log(self) -> MappedLog:
+        maps = {base: segment.data for base, segment in self._snapshot.segments.items()}
+        return MappedLog(maps, self._snapshot.segment_bytes)
+
+    @property
     def first_ms(self) -> int | None:
         """A store time that everything below the border is at or before; None if that is not known."""
         if self._snapshot.border >= self._snapshot.end or not self._snapshot.times_rise:
@@ -105,20 +120,160 @@ class HotSearch:
     def _by_key(
         self, query: Query, within: TimeRange, generations: Sequence[Generation], context: SearchContext
     ) -> Iterator[SearchTask]:
-        assert query.key is not None
-        damaged: dict[int, CorruptIndexError] = {}
-        hits = self._files.candidates(query.topic, query.key, within, query.axis, damaged)
+        """Yields a task for each index file that may hold a message of the range."""
+        wanted = _WantedKey.of(
+            query, within, generations, self._snapshot,
+            store_id=self._store_id, times_rise=self._times.rise_on(query.axis),
+        )  # fmt: skip
         for entry in self._files.select(within, query.axis):
-            if entry.begin_ms not in damaged:
-                context.index_file((f"{self._store_id}/hot", 0), entry.name, IndexOutcome.SEARCHED)
-        for begin_ms, error in damaged.items():
-            self._index.note_damage(error)
-            yield self._task(ALL_TIME, f"index/{begin_ms}", partial(_fail, error), counter="index_unreachable")
-        offsets = hits["physical_offset"]
-        parts = [(max(each.begin, self._snapshot.border), min(each.end, self._snapshot.end)) for each in generations]
-        hits = hits[np.any([(offsets >= begin) & (offsets < end) for begin, end in parts], axis=0)]
-        for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
-            run = partial(self._messages, group, query, within)
+            bounds = entry.bounds
+            assert bounds is not None
+            context.index_file((self._plan, 0), str(entry.path), IndexOutcome.SKIPPED)
+            yield self._of_file(entry, bounds.on(query.axis), partial(self._in_file, entry, wanted))
+
+    def _of_file(
+        self, entry: IndexFileEntry, bounds: Bounds, run: Callable[[SearchContext], Iterator[Found | SearchTask]]
+    ) -> SearchTask:
+        def reporting(context: SearchContext) -> Iterator[Found | SearchTask]:
+            context.index_file((self._plan, 0), str(entry.path), IndexOutcome.SEARCHED)
+            try:
+                yield from run(context)
+            except CorruptIndexError as error:
+                self._index.note_damage(error)
+                raise
+
+        return self._task(bounds, f"index/{entry.name}", reporting, counter="index_unreachable")
+
+    def _in_file(
+        self, entry: IndexFileEntry, wanted: _WantedKey, context: SearchContext
+    ) -> Iterator[Found | SearchTask]:
+        bounds = entry.bounds
+        assert bounds is not None
+        on_axis, query = bounds.on(wanted.query.axis), wanted.query
+        if not self._times.rise_on(query.axis):
+            walk = KeyWalk.newest_first(entry.reader, wanted.hashes)
+            yield from self._stretch_of_any(_KeyPart(entry, wanted, on_axis, walk), context, is_first=True)
+            return
+        low, high = self._borders(entry, wanted, on_axis)
+        walk = KeyWalk.in_order(entry.reader, wanted.hashes, query.order, low, high)
+        step = min(_STEP, query.limit + 1) if query.filters is None else _STEP
+        yield from self._stretch_of_key(_KeyPart(entry, wanted, on_axis, walk), step, context)
+
+    def _borders(
+        self, entry: IndexFileEntry, wanted: _WantedKey, bounds: Bounds
+    ) -> tuple[LogBorder | None, LogBorder | None]:
+        """Returns where in the log what is wanted begins and ends, as far as the file reaches beyond that."""
+        snapshot, within = self._snapshot, wanted.within
+        low = high = None
+        if entry.first < wanted.begin or bounds[0] < within.from_ms:
+            low = LogBorder(snapshot, (wanted.begin, snapshot.end), within.from_ms)
+        ends_later = entry.next is None or entry.next > wanted.end
+        if (ends_later and wanted.end < snapshot.end) or bounds[1] >= within.to_ms:
+            high = LogBorder(snapshot, (snapshot.border, wanted.end), within.to_ms)
+        return low, high
+
+    def _stretch_of_key(self, part: _KeyPart, step: int, context: SearchContext) -> Iterator[Found | SearchTask]:
+        """Yields the next messages of a key in a file where times rise, then the rest as another task.
+
+        Once the page is full of what was found here, there is no rest: it lies behind all of that.
+        """
+        wanted, newest = part.wanted, part.wanted.query.order is Order.NEWEST
+        items, rest = part.walk.take(step)
+        low_ms, high_ms = part.bounds
+        found, last_offset = part.found, part.last_offset
+        lost: StoreError | None = None
+
+        def bounds() -> Bounds:
+            return low_ms, high_ms
+
+        for offset in wanted.offsets_in(items, part.entry.reader.begin_ms).tolist():
+            if found > wanted.query.limit:
+                return
+            if offset == last_offset:
+                continue
+            last_offset = offset
+            try:
+                record = self._read(offset, context)
+            except StoreError as error:  # those behind it can be read
+                lost = lost or error
+                continue
+            time_ms = record.store_ms
+            if lost is not None:  # it lies between its neighbours
+                between = (time_ms, high_ms) if newest else (low_ms, time_ms)
+                yield self._task(between, "commitlog", partial(_fail, lost))
+                lost = None
+            low_ms, high_ms = (low_ms, min(high_ms, time_ms)) if newest else (max(low_ms, time_ms), high_ms)
+            for message in self._of_record(record, wanted.query, wanted.within, context):
+                found += wanted.is_behind_cursor(message)
+                yield message
+        if lost is not None:
+            yield self._task(bounds(), "commitlog", partial(_fail, lost))
+        if rest is None or found > wanted.query.limit:
+            return
+        if len(items):
+            second_ms = part.entry.reader.begin_ms + int(items[-1]["seconds"]) * 1000
+            is_known = not is_saturated(items[-1:]["seconds"]).any()
+            if wanted.ends_before(int(items[-1]["offset"])):
+                return
+            if is_known and newest:
+                high_ms = max(low_ms, min(high_ms, second_ms + WIDEN_MS))
+            elif is_known:
+                low_ms = min(high_ms, max(low_ms, second_ms - WIDEN_MS))
+        going_on = replace(part, bounds=bounds(), walk=rest, found=found, last_offset=last_offset)
+        run = partial(self._stretch_of_key, going_on, min(_STEP, 2 * step))
+        yield self._of_file(part.entry, going_on.bounds, run)
+
+    # by key, where times may step back
+
+    def _stretch_of_any(
+        self, part: _KeyPart, context: SearchContext, *, is_first: bool = False
+    ) -> Iterator[SearchTask]:
+        """Finds out between which times the next items of a key lie, the rest of them being another task.
+
+        Which of them are wanted is not known before the last one was looked at. Until then a stretch is kept as the way
+        that leads through it, so that memory does not grow with the number of items.
+        """
+        items, rest = part.walk.take(_KEY_STEP)
+        if rest is not None:
+            going_on = replace(part, walk=rest)
+            yield self._of_file(part.entry, part.bounds, partial(self._stretch_of_any, going_on))
+        times_ms, offsets, damaged = self._timed(part, items)
+        if len(damaged):
+            run = partial(self._messages, damaged.tolist(), part.wanted.query, part.wanted.within)
+            yield self._task(part.bounds, "commitlog", run)
+        if not len(offsets):
+            return
+        if is_first and rest is None:
+            yield from self._in_groups(part, times_ms, offsets)
+        else:
+            bounds = int(times_ms.min()), int(times_ms.max())
+            yield self._of_file(part.entry, bounds, partial(self._known_stretch, part))
+
+    def _known_stretch(self, part: _KeyPart, context: SearchContext) -> Iterator[SearchTask]:
+        items, _ = part.walk.take(_KEY_STEP)
+        times_ms, offsets, _ = self._timed(part, items)
+        yield from self._in_groups(part, times_ms, offsets)
+
+    def _timed(self, part: _KeyPart, items: Items) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns times and offsets of the records that may be wanted, and the offsets of those that are damaged."""
+        wanted = part.wanted
+        offsets = wanted.offsets_in(items, part.entry.reader.begin_ms)
+        times_ms = np.empty(len(offsets), np.int64)
+        record_times(
+            self._log.address, offsets=offsets.ctypes.data, count=len(offsets),
+            is_store=wanted.query.axis is TimeAxis.STORE, out=times_ms.ctypes.data,
+        )  # fmt: skip
+        inside = (times_ms >= wanted.within.from_ms) & (times_ms < wanted.within.to_ms)
+        return times_ms[inside], offsets[inside], offsets[times_ms == NO_TIME]
+
+    def _in_groups(
+        self, part: _KeyPart, times_ms: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> Iterator[SearchTask]:
+        query, order = part.wanted.query, np.lexsort((offsets, times_ms))
+        step = min(_STEP, query.limit + 1)
+        for chosen in np.split(order, range(step, len(order), step)):
+            bounds = int(times_ms[chosen[0]]), int(times_ms[chosen[-1]])
+            run = partial(self._messages, offsets[chosen].tolist(), query, part.wanted.within)
             yield self._task(bounds, "commitlog", run)
 
     # by time
@@ -248,24 +403,97 @@ class HotSearch:
     def _messages(
         self, offsets: list[int], query: Query, within: TimeRange, context: SearchContext
     ) -> Iterator[StoredMessage]:
-        segments = {offset // self._snapshot.segment_bytes for offset in offsets}
-        context.segments_read.update((self._store_id, Tier.HOT, number) for number in segments)
         failure: StoreError | None = None
         for offset in offsets:
             try:
-                record = self._snapshot.record(offset)
+                record = self._read(offset, context)
             except StoreError as error:  # those behind it can be read
                 failure = failure or error
-                continue
-            message = StoredMessage(record, self._store_id, Tier.HOT)
-            if message.record.topic != query.topic or not (query.key is None or message.has_key(query.key)):
-                continue
-            if self._erased.hides(message.record):
-                context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
-            elif context.matches(message, query, within):
-                yield message
+            else:
+                yield from self._of_record(record, query, within, context)
         if failure is not None:
             raise failure
+
+    def _read(self, offset: int, context: SearchContext) -> Record:
+        context.segments_read.add((self._store_id, Tier.HOT, offset // self._snapshot.segment_bytes))
+        return self._snapshot.record(offset)
+
+    def _of_record(
+        self, record: Record, query: Query, within: TimeRange, context: SearchContext
+    ) -> Iterator[StoredMessage]:
+        """Yields the message of a record if it is asked for."""
+        message, offset = StoredMessage(record, self._store_id, Tier.HOT), record.physical_offset
+        if record.topic != query.topic or not (query.key is None or message.has_key(query.key)):
+            return
+        if self._erased.hides(record):
+            context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
+        elif context.matches(message, query, within):
+            yield message
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedKey:
+    """What a query by key wants of a hot tier."""
+
+    query: Query
+    within: TimeRange
+    hashes: tuple[int, int]
+    store_id: str
+    parts: list[tuple[int, int]]
+    """Physical ranges in which the messages lie."""
+    begin: int
+    """Nothing is wanted below; where store times rise also because of the cursor."""
+    end: int
+
+    @classmethod
+    def of(
+        cls, query: Query, within: TimeRange, generations: Sequence[Generation], snapshot: HotSnapshot,
+        *, store_id: str, times_rise: bool,
+    ) -> _WantedKey:  # fmt: skip
+        assert query.key is not None
+        hashes = key_hash(query.topic, query.key), key_hash_high(query.topic, query.key)
+        parts = [(max(each.begin, snapshot.border), min(each.end, snapshot.end)) for each in generations]
+        begin, end = min(begin for begin, _ in parts), max(end for _, end in parts)
+        if times_rise and query.after is not None and query.after[1] == store_id:
+            if query.order is Order.NEWEST:
+                end = min(end, query.after[2])
+            else:
+                begin = max(begin, query.after[2] + 1)
+        return cls(query, within, hashes, store_id, parts, begin, end)
+
+    def offsets_in(self, items: Items, begin_ms: int) -> NDArray[np.int64]:
+        """Returns the physical offsets of those items of a file that may lead to what is wanted."""
+        offsets = items["offset"].astype(np.int64)
+        kept = (offsets >= self.begin) & (offsets < self.end)
+        kept &= np.any([(offsets >= begin) & (offsets < end) for begin, end in self.parts], axis=0)
+        if self.query.axis is TimeAxis.STORE:
+            kept &= may_lie_in(self.within, begin_ms + items["seconds"].astype(np.int64) * 1000, items["seconds"])
+        return offsets[kept]
+
+    def ends_before(self, offset: int) -> bool:
+        """Whether nothing is wanted of a record, nor of those behind it in the order of the query."""
+        return offset < self.begin if self.query.order is Order.NEWEST else offset >= self.end
+
+    def is_behind_cursor(self, message: StoredMessage) -> bool:
+        """Whether a message comes behind the cursor, if there is one."""
+        after, place = self.query.after, message.place(self.query.axis)
+        if after is None:
+            return True
+        return place < after if self.query.order is Order.NEWEST else place > after
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyPart:
+    """The rest of a key's items in one index file, with bounds on their times."""
+
+    entry: IndexFileEntry
+    wanted: _WantedKey
+    bounds: Bounds
+    walk: KeyWalk
+    found: int = 0
+    """Messages found in the file before, behind the cursor."""
+    last_offset: int = -1
+    """The place of the last one of them in the log."""
 
 
 def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tierlog.index.local.snapshot import Border
+from tierlog.tiering.base.errors import CorruptionError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import TimeAxis
 from tierlog.tiering.format.record import SysFlag
@@ -103,6 +105,37 @@ class HotTimes:
             positions = (offsets[mine] - base + places[mine])[:, None] + np.arange(size)
             found[mine] = data[positions].view(f">i{size}")[:, 0]
         return found
+
+
+class LogBorder(Border):
+    """Where the records from an offset or a store time on begin, in the snapshot of a log whose store times rise."""
+
+    def __init__(self, snapshot: HotSnapshot, offsets: tuple[int, int], time_ms: int) -> None:
+        """No record below the first of ``offsets`` lies beyond, all from the second on do; between them time tells."""
+        self._snapshot = snapshot
+        self._least, self._enough = offsets
+        self._time_ms = time_ms
+
+    def is_reached(self, offset: int) -> bool:
+        """Whether a record lies beyond the border, by what stands there."""
+        if not self._least <= offset < self._enough:
+            return offset >= self._enough
+        segment = self._snapshot.segments.get(offset - offset % self._snapshot.segment_bytes)
+        return segment is not None and _stored_ms(segment.data, offset - segment.base_offset) >= self._time_ms
+
+    def lies_between(self, before: int | None, behind: int | None) -> bool:
+        """Whether the one record lies before the border and the other beyond it, by records that are checked."""
+        try:
+            return not (before is not None and self._has_reached(before)) and (
+                behind is None or self._has_reached(behind)
+            )
+        except CorruptionError:
+            return False
+
+    def _has_reached(self, offset: int) -> bool:
+        if not self._least <= offset < self._enough:
+            return offset >= self._enough
+        return self._snapshot.guessed_record(offset).store_ms >= self._time_ms
 
 
 def _stored_ms(data: ByteArray, position: int) -> int:

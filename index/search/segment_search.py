@@ -6,15 +6,17 @@ matter.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.search.column_results import FoundRows
-from tierlog.index.search.cost import TaskCost, cost_of_frames, cost_of_hits, cost_of_segment
+from tierlog.index.search.cost import TaskCost, cost_of_frames, cost_of_hits, cost_of_segment, requests_of_directory
 from tierlog.index.search.query import Query, TierCoverage
 from tierlog.index.search.row_filling import RowFilling, Span
 from tierlog.index.search.task import Bounds, Found, SearchContext, SearchTask
@@ -43,6 +45,8 @@ _FILTERED_RECORDS = 1 << 16
 """Where most records may not pass a filter, the frames of so many follow each other in time, and of those neighbours
 come together: many in a request, and what was examined when budget or time end is all but a stretch of the order."""
 _ALL_RECORDS = 1 << 62
+_DIRECTORY_SHARE = 2
+"""Frames for each request that the directory takes, from which on it is asked for their times."""
 _REST_SHARE = 8
 """Behind the frames that should make a page, frames of such a part of one are read at a time."""
 
@@ -192,9 +196,26 @@ class Hits:
         """Bounds of all of them."""
         return int(self.low_ms.min()), int(self.high_ms.max())
 
-    def at(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Hits:
+    def at(self, chosen: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Hits:
         """Returns some of the hits."""
         return Hits(self.offsets[chosen], self.low_ms[chosen], self.high_ms[chosen])
+
+    def within_runs(
+        self, runs: TopicRuns, axis: TimeAxis, frames: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> Hits:
+        """Returns the hits with bounds that are no wider than those of the runs in which they lie, if in any.
+
+        ``frames`` are the positions of their frames in the object, ``positions`` theirs inside.
+        """
+        begins = runs["frame_position"] << 32 | runs["position"]
+        order = np.argsort(begins)
+        runs, begins = runs[order], begins[order]
+        places = frames << 32 | positions
+        chosen = np.searchsorted(begins, places, side="right") - 1
+        low = np.maximum(self.low_ms, runs[f"min_{axis.value}_ms"][chosen])
+        high = np.minimum(self.high_ms, runs[f"max_{axis.value}_ms"][chosen])
+        is_known = (chosen >= 0) & (places < begins[chosen] + runs["bytes"][chosen]) & (low <= high)
+        return Hits(self.offsets, np.where(is_known, low, self.low_ms), np.where(is_known, high, self.high_ms))
 
 
 class SegmentSearch:
@@ -224,7 +245,7 @@ class SegmentSearch:
         self._erased = erased
         self._present_from_ms = present_from_ms
         #: So many records make a page certain, as far as that can be known before they are read.
-        self._enough = query.limit + 1 if query.filters is None else _ALL_RECORDS
+        self.enough = query.limit + 1 if query.filters is None else _ALL_RECORDS
 
     # by key
 
@@ -238,7 +259,7 @@ class SegmentSearch:
                 return self._frames_of_hits(base, mine, context)
 
             def cost(context: SearchContext, base: int = base, count: int = len(mine.offsets)) -> TaskCost:
-                return cost_of_hits(self._entry(base, context), count, self._enough)
+                return cost_of_hits(self._entry(base, context), count, self.enough)
 
             yield self._task(mine.bounds, f"segment {base}", run, len(mine.offsets), cost)
 
@@ -251,13 +272,20 @@ class SegmentSearch:
         if entry is None:
             raise CorruptionError(f"an index object points into segment {base}, which the manifest lacks")
         reader = manifest.reader(context.chain)
-        table = SegmentReader(reader, entry).seek_table()
-        frames: dict[int, list[int]] = {}
-        for at, offset in enumerate(hits.offsets.tolist()):
-            frames.setdefault(table.frame_of(offset - base), []).append(at)
+        segment = SegmentReader(reader, entry)
+        table = segment.seek_table()
+        hits = hits.at(np.argsort(hits.offsets, kind="stable"))
+        frames = table.frames_of(hits.offsets - base)
+        starts = np.flatnonzero(np.diff(frames, prepend=-1))
+        if len(hits.offsets) > self.enough and len(starts) > _DIRECTORY_SHARE * requests_of_directory(len(table)):
+            with contextlib.suppress(CorruptionError):  # it is not needed: seconds say nearly as much
+                runs = segment.topic_runs(self._generation.name)
+                inside = hits.offsets - base - table.decompressed[frames]
+                if len(runs):
+                    hits = hits.within_runs(runs, self._query.axis, table.compressed[frames], inside)
         wants = []
-        for number, chosen in frames.items():
-            mine = hits.at(np.array(chosen))
+        for start, end in pairwise([*starts.tolist(), len(frames)]):
+            mine, number = hits.at(slice(start, end)), int(frames[start])
             positions = np.unique(mine.offsets) - base - int(table.decompressed[number])
             wants.append(FrameWant(table.place(number), mine.bounds, len(positions), positions.tolist()))
 
@@ -294,7 +322,7 @@ class SegmentSearch:
                 context: SearchContext, base: int = base, of: tuple[int, int, int] = (queues, count, expects)
             ) -> TaskCost:
                 entry = self._entry(base, context)
-                return cost_of_segment(entry, of[0], of[1], self._enough, expects=of[2] > 0)
+                return cost_of_segment(entry, of[0], of[1], self.enough, expects=of[2] > 0)
 
             yield self._task(bounds, f"segment {base}", run, expects, cost)
 
@@ -383,7 +411,7 @@ class SegmentSearch:
             return reader.holds_data(entry.key, place.position, place.position + place.length)
 
         is_filtered = self._query.filters is not None
-        for group in together(wants, self._query.order, _FILTERED_RECORDS if is_filtered else self._enough, is_kept):
+        for group in together(wants, self._query.order, _FILTERED_RECORDS if is_filtered else self.enough, is_kept):
 
             def run(context: SearchContext, group: list[FrameWant[T]] = group) -> Iterator[StoredMessage]:
                 segment = SegmentReader(self._manifest.reader(context.chain, scan=scan), entry)

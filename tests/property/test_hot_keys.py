@@ -21,6 +21,8 @@ from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.format.hashing import key_hash, key_hash_high
 from tierlog.tiering.format.properties import indexed_keys
 from tierlog.tiering.format.record import decode_record
+from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.kernels.mapped_log import NO_TIME, MappedLog, record_times
 
 FS = LocalFileSystem()
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -141,6 +143,9 @@ def test_any_bytes_in_a_record_are_refused_as_the_plain_codec_refuses_them(
             one = decode_record(segment.data.data, second, physical_offset=second)
         except CorruptionError:
             one = None
+        for is_store in (False, True):
+            (time_ms,) = times_of(segment, [second], is_store=is_store)
+            assert time_ms == (NO_TIME if one is None else one.store_ms if is_store else one.born_ms)
         for key in asked:
             points_there = any(int(item["offset"]) == second for item in file.lookup(*_hashes("t", key)))
             expected = [0] if key == "a" else []
@@ -161,6 +166,32 @@ def test_hashes_of_many_keys_equal_the_plain_ones(topic: str, some: list[str]) -
     hasher = KeyHasher(topic)
     assert [tuple(pair) for pair in hasher.many(some).tolist()] == [_hashes(topic, key) for key in some]
     assert [hasher.one(key) for key in some] == [_hashes(topic, key) for key in some]
+
+
+def times_of(segment: Segment, offsets: list[int], *, is_store: bool) -> list[int]:
+    """What the kernel says of records of one segment."""
+    log, places, times = (
+        MappedLog({0: segment.data}, SEGMENT_BYTES),
+        np.array(offsets),
+        np.empty(len(offsets), np.int64),
+    )
+    record_times(
+        log.address, offsets=places.ctypes.data, count=len(places), is_store=is_store, out=times.ctypes.data
+    )  # fmt: skip
+    return times.tolist()
+
+
+def test_times_are_those_of_the_records_and_none_where_no_record_is() -> None:
+    segment, end = segment_of([("t", property_text(["a"], None), size, False) for size in (30, 0, 700)], 0)
+    records = [decode_record(segment.data.data, 0)]
+    while records[-1].physical_offset + records[-1].size < end:
+        records.append(decode_record(segment.data.data, records[-1].physical_offset + records[-1].size))
+    offsets = [one.physical_offset for one in records]
+    assert len(offsets) == 3
+    asked = [*offsets, offsets[1] + 1, end, SEGMENT_BYTES, -1]
+    none = [NO_TIME] * 4
+    assert times_of(segment, asked, is_store=True) == [one.store_ms for one in records] + none
+    assert times_of(segment, asked, is_store=False) == [one.born_ms for one in records] + none
 
 
 def _hashes(topic: str, key: str) -> tuple[int, int]:

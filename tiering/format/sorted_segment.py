@@ -93,11 +93,19 @@ class SeekTable:
         columns = self.compressed[:-1], lengths, raw_bytes, self.checksums
         return list(map(FramePlace, *(column.tolist() for column in columns)))
 
+    def __len__(self) -> int:
+        return len(self.checksums)
+
     def frame_of(self, position: int) -> int:
         """Returns the frame that holds a decompressed position."""
-        if not 0 <= position < self.decompressed[-1]:
-            raise TornRecordError(f"position {position} lies in no frame")
-        return int(np.searchsorted(self.decompressed, position, side="right")) - 1
+        return int(self.frames_of(np.array([position], np.int64))[0])
+
+    def frames_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the frames that hold decompressed positions; :class:`TornRecordError` if one lies in none."""
+        outside = (positions < 0) | (positions >= self.decompressed[-1])
+        if outside.any():
+            raise TornRecordError(f"position {positions[outside][0]} lies in no frame")
+        return np.searchsorted(self.decompressed, positions, side="right") - 1
 
 
 def frame_checksum(raw: bytes | bytearray | memoryview) -> int:

@@ -181,6 +181,33 @@ def gather_records(log, *, offsets, count, out, body_bytes, text_bytes):
     return count
 
 
+#: Stands for the time of a record that is damaged.
+NO_TIME = -(1 << 63)
+
+
+@kernel
+def record_times(log, *, offsets, count, is_store, out):
+    """Times of the records at ``count`` physical offsets, ``NO_TIME`` where none is or a checksum differs.
+
+    ``is_store``: their store times, else their born times.
+    """
+    for row in range(count):
+        if row + _AHEAD < count:
+            ahead, _room = record_place(log, load_i64(offsets + 8 * (row + _AHEAD)))
+            for line in range(0, 448, 64):
+                prefetch(ahead + line)
+        offset = load_i64(offsets + 8 * row)
+        time_ms = int64(NO_TIME)
+        at, room = record_place(log, offset)
+        if room > 0:
+            spans = record_spans(at, room, offset)
+            if spans[0] > 0 and not is_damaged(log, at, spans):
+                born_host = 20 if load_be32(at + 36) & 0x10 else 8
+                time_ms = load_be64(at + 48 + born_host) if is_store else load_be64(at + 40)
+        store_i64(out + 8 * row, time_ms)
+    return count
+
+
 class MappedLog:
     """Some segments as kernels see them; keeps their maps. Thread safe: nothing changes."""
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support.index.index_items import put_so
 from tests.support.index.index_logs import Log, T, numbered
 from tests.support.index.item_layouts import BY_NUMBER, COVERED, NARROW, THIRD
+from tests.support.index.local_indexes import found_in
 from tests.support.stores.dumps import dumped
 from tests.support.stores.index_world import index_settings
 from tests.support.world import URL
@@ -59,11 +60,11 @@ def assert_found(index: LocalIndex, log: Log, layout: ItemLayout, state: IndexSt
     assert {entry.state for entry in index.files()} == {state}
     assert {entry.reader.layout for entry in index.files()} == {layout}
     for number, offset in enumerate(log.offsets):
-        (hit,) = index.snapshot().candidates("t", f"k{number}-0")
-        assert int(hit["physical_offset"]) == offset
-        assert int(hit["topic_id"]) == 100
-        assert abs(int(hit["second_ms"]) - (T + 100 * number)) < 1000
-    assert len(index.snapshot().candidates("t", "none")) == 0
+        (hit,) = found_in(index.snapshot(), f"k{number}-0")
+        assert hit.offset == offset
+        assert hit.topic_id == 100
+        assert abs(hit.second_ms - (T + 100 * number)) < 1000
+    assert found_in(index.snapshot(), "none") == []
 
 
 def compacted(folder: Path, layout: ItemLayout) -> tuple[CompactedIndexFile, Log]:

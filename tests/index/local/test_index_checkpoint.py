@@ -11,6 +11,7 @@ from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.fs.faulty_fs import FaultyFileSystem
 from tests.support.index.index_logs import Log, T, numbered
 from tests.support.index.index_puts import PUTS_A11, batch_of
+from tests.support.index.local_indexes import found_in
 from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import ROOT
 from tierlog.index.format.header import items_position
@@ -39,10 +40,7 @@ def open_index(
 
 def all_hits(index: LocalIndex, log: Log) -> list[list[int]]:
     snapshot = index.snapshot()
-    return [
-        [int(offset) for offset in snapshot.candidates("t", f"k{number}-0")["physical_offset"]]
-        for number in range(len(log.offsets))
-    ]
+    return [[hit.offset for hit in found_in(snapshot, f"k{number}-0")] for number in range(len(log.offsets))]
 
 
 def each_once(log: Log) -> list[list[int]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.index.index_logs import HOST, Log, T, numbered
-from tests.support.index.local_indexes import assert_all_found, hits, open_index, publish, states
+from tests.support.index.local_indexes import assert_all_found, found_in, hits, open_index, publish, states
 from tierlog.index.format.layout import ROCKETMQ
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.states import IndexState
@@ -50,9 +50,9 @@ def test_every_key_is_found_while_writing_sealed_compacted_and_uploaded(paths: S
     assert index.pending() == []
     assert_all_found(index, log, 2)
     assert hits(index, "none") == []
-    found = index.snapshot().candidates("t", "k3-1")[0]
-    assert (int(found["topic_id"]), int(found["size"])) == (100, log.offsets[4] - log.offsets[3])
-    assert 0 <= T + 300 - int(found["second_ms"]) < 1000
+    (found,) = found_in(index.snapshot(), "k3-1")
+    assert (found.topic_id, found.size) == (100, log.offsets[4] - log.offsets[3])
+    assert 0 <= T + 300 - found.second_ms < 1000
 
 
 @pytest.mark.parametrize(("slots", "items"), [(3, 5), (100, 400), (1, 7)])
@@ -145,7 +145,7 @@ def test_snapshot_is_immutable_while_files_move_on(paths: StorePaths) -> None:
     index.seal()
     index.compact_sealed()
     assert [entry.state for entry in before.select()] == [IndexState.WRITING]
-    assert before.candidates("t", "k3-0")["physical_offset"].tolist() == [log.offsets[3]]
+    assert [hit.offset for hit in found_in(before, "k3-0")] == [log.offsets[3]]
 
 
 def test_file_created_before_from_that_holds_later_messages_is_found(paths: StorePaths) -> None:

@@ -11,7 +11,16 @@ import pytest
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
 from tests.support.fs.faulty_fs import FaultyFileSystem
 from tests.support.index.index_logs import Log, T, numbered
-from tests.support.index.local_indexes import assert_all_found, derive_all, hits, names, open_index, publish, states
+from tests.support.index.local_indexes import (
+    assert_all_found,
+    derive_all,
+    found_in,
+    hits,
+    names,
+    open_index,
+    publish,
+    states,
+)
 from tests.support.stores.hot_stores import ROOT
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.local.local_index import LocalIndex
@@ -40,7 +49,7 @@ def test_removal_below_the_border_keeps_snapshots_readable(paths: StorePaths) ->
     assert index.remove_below(log.offsets[20]) == 2
     assert [entry.first for entry in index.files()] == [log.offsets[20]]
     assert hits(index, "k3-0") == []
-    assert snapshot.candidates("t", "k3-0")["physical_offset"].tolist() == [log.offsets[3]]
+    assert [hit.offset for hit in found_in(snapshot, "k3-0")] == [log.offsets[3]]
     assert index.covered_to() == log.end
     index.maintain()
     assert [len(files) for files in names(paths).values()] == [0, 0, 1, 0]

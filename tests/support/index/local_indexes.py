@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from tests.support.index.index_logs import Log
-from tierlog.index.format.layout import TIERLOG
+from tierlog.index.format.layout import TIERLOG, may_lie_in
 from tierlog.index.local.local_index import LocalIndex
-from tierlog.index.local.snapshot import IndexFileEntry
+from tierlog.index.local.snapshot import IndexFileEntry, IndexSnapshot, KeyWalk
 from tierlog.index.local.states import IndexState
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.types import TimeAxis, TimeRange
+from tierlog.tiering.format.hashing import key_hash, key_hash_high
 
 
 def open_index(
@@ -30,11 +35,45 @@ def open_index(
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An item that a look-up found. ``second_ms``: the store time lies less than 1000 ms from it."""
+
+    offset: int
+    second_ms: int
+    seconds: int
+    size: int
+    topic_id: int
+
+
+def found_in(
+    snapshot: IndexSnapshot, key: str, time_range: TimeRange | None = None, axis: TimeAxis = TimeAxis.STORE
+) -> list[Hit]:
+    """All items of a key of topic ``t``, those of the newest file first, in steps of a few items."""
+    found = []
+    for entry in snapshot.select(time_range, axis):
+        walk: KeyWalk | None = KeyWalk.newest_first(entry.reader, (key_hash("t", key), key_hash_high("t", key)))
+        while walk is not None:
+            items, walk = walk.take(3)
+            for item in items:
+                seconds = int(item["seconds"])
+                size, topic_id = (
+                    int(item[name]) if name in entry.reader.layout.fields else 0 for name in ("size", "topic_id")
+                )
+                found.append(Hit(int(item["offset"]), entry.begin_ms + 1000 * seconds, seconds, size, topic_id))
+    return found
+
+
 def hits(
     index: LocalIndex, key: str, time_range: TimeRange | None = None, axis: TimeAxis = TimeAxis.STORE
 ) -> list[int]:
-    found = index.snapshot().candidates("t", key, time_range, axis)
-    return [int(offset) for offset in found["physical_offset"]]
+    """Offsets of a key's messages that may lie in a range."""
+    found = found_in(index.snapshot(), key, time_range, axis)
+    if time_range is not None and axis is TimeAxis.STORE:
+        second_ms, seconds = (np.array([getattr(hit, name) for hit in found]) for name in ("second_ms", "seconds"))
+        kept = may_lie_in(time_range, second_ms, seconds)
+        found = [hit for hit, is_inside in zip(found, kept, strict=True) if is_inside]
+    return [hit.offset for hit in found]
 
 
 def derive_all(index: LocalIndex, log: Log, end: int) -> None:
