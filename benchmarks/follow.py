@@ -104,7 +104,7 @@ class Beside:
         """The broker removes what no turn to come needs."""
         bounds = self.broker.bounds()
         if _segment_of(bounds.max_offset) > bounds.min_offset:
-            self.cluster.remove_segments()
+            self.broker.remove_segments()
 
     def slave(self, name: str) -> RealBroker:
         """One of RocketMQ's own that does not run yet."""
@@ -261,7 +261,7 @@ def running(version: str, folder: Path) -> Iterator[Cluster]:
         (folder / name).mkdir()
     with (
         nameserver(built(SERVERS[version]), folder / "nameserver") as address,
-        java_client(built(JAVA_5), "Remoting5", folder / "client", address) as client,
+        java_client(built(JAVA_5), "Remoting5", folder / "client", address, options=()) as client,
         contextlib.closing(
             RealBroker(built(SERVERS[version]), folder / "broker", address, _BROKER, is_brief=False)
         ) as broker,

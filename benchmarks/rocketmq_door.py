@@ -204,7 +204,7 @@ class Broker:
 def real_broker(folder: Path) -> Iterator[Broker]:
     """Runs RocketMQ with the log files that a broker has unless it is told otherwise."""
     folder.mkdir()
-    with real_server(built(JAVA_5), folder, f"mappedFileSizeCommitLog={1 << 30}") as doors:
+    with real_server(built(JAVA_5), folder, f"mappedFileSizeCommitLog={1 << 30}", options=()) as doors:
         yield Broker(doors.broker_port, doors.pid)
 
 

@@ -93,7 +93,7 @@ class FollowSoak:
             if self._second >= self.seconds or self.wrong:
                 break
             begin = self.broker.bounds().min_offset
-            self.removed_bytes += self.cluster.remove_segments() - begin
+            self.removed_bytes += self.broker.remove_segments() - begin
         self._end()
 
     def growth(self, source: str) -> Growth | None:
@@ -241,7 +241,7 @@ def begun(folder: Path, given: argparse.Namespace, seed: int) -> Iterator[Follow
     program, most_bytes = built(SERVERS[given.version]), int(given.most_gib * (1 << 30))
     with contextlib.ExitStack() as running:
         address = running.enter_context(nameserver(program, folder / "nameserver"))
-        client = running.enter_context(java_client(built(JAVA_5), "Remoting5", folder / "client", address))
+        client = running.enter_context(java_client(built(JAVA_5), "Remoting5", folder / "client", address, options=()))
         sizes = {"mappedFileSizeCommitLog": SEGMENT_BYTES, "maxIndexNum": 20_000_000, "maxHashSlotNum": 5_000_000}
         broker = RealBroker(program, folder / "broker", address, sizes, is_brief=False)
         running.callback(broker.close)

@@ -23,6 +23,8 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 _VERIFIER = _CHECKOUT / "tests" / "rocketmq"
 _PEER = _CHECKOUT / "benchmarks" / "peers" / "rocketmq_java"
 _BUILD_LIMIT_S = 900
+#: Options of Java for a program that lives for seconds: it is compiled quickly.
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: What RocketMQ reaches into, which newer Java versions keep closed otherwise.
 _OPENED = ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")
 

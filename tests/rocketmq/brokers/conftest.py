@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.objects.s3_server import s3_server
 from tests.support.rocketmq.real_brokers import Cluster, RealBroker, nameserver
 from tests.support.rocketmq.real_clients import RealClient, java_client
 from tests.tools.cache import ToolMissingError
+from tests.tools.java_programs import BRIEF
 from tests.tools.rocketmq_clients import JAVA_5, SERVERS, ClientProgram, built
 
 __all__ = ["s3_server"]
@@ -58,8 +60,9 @@ def nameservers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
 
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
-    """Java's, for all brokers."""
-    with java_client(_built(JAVA_5), "Remoting5", tmp_path_factory.mktemp("client"), "") as found:
+    """Java's, for all brokers; a producer learns within a second who is master now."""
+    options = (*BRIEF, "-Dtests.pollNameServerMs=1000")
+    with java_client(_built(JAVA_5), "Remoting5", tmp_path_factory.mktemp("client"), "", options=options) as found:
         yield found
 
 
@@ -67,17 +70,21 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealClient]:
 def begin(nameservers: Callable[[str], str], client: RealClient, tmp_path: Path) -> Iterator[Begin]:
     """Begins a broker of a version with some settings; it is killed after the test.
 
-    It has the ``name`` of one that it is a slave of, and another nameserver than the tests' if that is given.
+    A slave has the topics of its ``master``, which it would copy only a minute after its start. ``address`` is that of
+    another nameserver than the tests'.
     """
     numbers = itertools.count(1)
     with contextlib.ExitStack() as running:
 
         def run(
-            version: str = NEWEST, *, name: str | None = None, address: str | None = None, **settings: object
+            version: str = NEWEST, *, master: RealBroker | None = None, address: str | None = None, **settings: object
         ) -> Cluster:
             where = nameservers(version) if address is None else address
             folder = tmp_path / f"broker-{next(numbers)}"
+            name = None if master is None else master.name
             broker = RealBroker(server_program(version), folder, where, settings, name=name)
+            if master is not None:
+                shutil.copytree(master.store / "config", broker.store / "config")
             running.callback(broker.close)
             broker.start()
             return Cluster(broker, RealClient(client.program, where))

@@ -30,7 +30,7 @@ from tierlog.service.archive.archive import Archive
 from tierlog.service.engine.store import Store
 
 SEED = int(os.environ.get("TIERLOG_SEED") or 24)
-KILLS = int(os.environ.get("TIERLOG_FOLLOWER_KILLS") or 3)
+KILLS = int(os.environ.get("TIERLOG_FOLLOWER_KILLS") or 2)
 #: What a kill waits for: the next object of a kind in the archive, a file here, or only some time.
 STEPS = ("log", "index", "tail", "manifest", "hot", "", "")
 _STEP_LIMIT_S = 4.0

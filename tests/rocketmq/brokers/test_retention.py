@@ -17,16 +17,8 @@ from tests.support.processes.nodes import ask, tierlog
 from tests.support.rocketmq.follow_alerts import Scrape, Stretch, check_alerts
 from tests.support.rocketmq.following import STORE_ID, FollowProcess, differing
 from tests.support.rocketmq.real_brokers import CLUSTER, Acknowledged, until
-from tests.support.rocketmq.real_clients import (
-    BEGIN_MS,
-    ClientError,
-    RealClient,
-    fresh,
-    java_client,
-    keys,
-    other_client,
-)
-from tests.tools.rocketmq_clients import GO, JAVA_5, built, command_of
+from tests.support.rocketmq.real_clients import BEGIN_MS, ClientError, RealClient, fresh, java_client, keys
+from tests.tools.rocketmq_clients import JAVA_5, built
 from tierlog.service.exit_codes import INCOMPLETE
 
 SEED = int(os.environ.get("TIERLOG_SEED") or 24)
@@ -115,7 +107,7 @@ def test_each_message_is_found_once_on_both_sides_of_the_border_and_a_gap_is_nam
         began_ms = int(time.time() * 1000)
         lost = cluster.flood(count=6000).end()
         ended_ms = int(time.time() * 1000)
-        border = cluster.remove_segments()
+        border = broker.remove_segments()
         follower.start()
         after = cluster.flood(count=2000).end()
         follower.reach(broker.bounds().max_offset)
@@ -127,19 +119,6 @@ def test_each_message_is_found_once_on_both_sides_of_the_border_and_a_gap_is_nam
         until(
             lambda: archive in client.mqadmin("topicRoute", "-t", before[0].topic), lambda: "the archive is registered"
         )
-        # who produces and consumes beside it knows of it only from routes
-        built(GO)
-        topic, so_far = after[0].topic, asked(follower)
-        with other_client(command_of(GO), tmp_path, broker.nameserver) as go:
-            for beside in (client, go):
-                prefix = fresh("beside")
-                beside.send(topic, prefix, count=10)
-                beside.do("send", topic=topic, prefix=prefix, how="batch", count=5)
-                assert beside.consumed(topic, fresh("group"), 100, limit_ms=BEGIN_MS)
-        by_clients = asked(follower) - so_far
-        assert by_clients["heart_beat"]
-        assert set(by_clients) <= OF_CLIENTS
-
         chance = random.Random(SEED)
         archived = [each for each in before if each.physical_offset < border]
         until(lambda: is_found(client, archived[0]), lambda: "a client that runs has asked for its routes again")
@@ -152,12 +131,12 @@ def test_each_message_is_found_once_on_both_sides_of_the_border_and_a_gap_is_nam
             printed = client.mqadmin("queryMsgByKey", "-t", wanted.topic, "-k", wanted.key)
             rows = [line.split() for line in printed.splitlines() if not line.startswith("#") and line.strip()]
             assert [row[0] for row in rows] == [wanted.unique_id], printed
-        for wanted in (sampled[0], sampled[-1]):
-            # in one process it works once: the command keeps the client that it has shut down
-            with java_client(built(JAVA_5), "Remoting5", tmp_path, client.address) as other:
-                printed = other.mqadmin("queryMsgByUniqueKey", "-t", wanted.topic, "-i", wanted.unique_id, "-a")
-            assert printed.count("Message Body Path:") == 1, printed
-            assert f"[{wanted.key}]" in printed
+        # in one process it works once: the command keeps the client that it has shut down
+        with java_client(built(JAVA_5), "Remoting5", tmp_path, client.address) as other:
+            for wanted, asking in ((sampled[0], client), (sampled[-1], other)):
+                printed = asking.mqadmin("queryMsgByUniqueKey", "-t", wanted.topic, "-i", wanted.unique_id, "-a")
+                assert printed.count("Message Body Path:") == 1, printed
+                assert f"[{wanted.key}]" in printed
         by_all = asked(follower)
         assert by_all["query_message"]
         assert set(by_all) <= OF_CLIENTS | OF_LOOK_UPS
@@ -196,7 +175,7 @@ def test_a_consumer_of_what_is_kept_goes_on_where_it_was_when_the_follower_was_k
 
 
 def test_a_follower_that_was_stopped_past_retention_declares_what_it_missed(begin: Begin, tmp_path: Path) -> None:
-    cluster = begin()
+    cluster = begin(haHousekeepingInterval=5_000)
     broker = cluster.broker
     follower = FollowProcess(tmp_path, broker)
     try:
@@ -206,14 +185,14 @@ def test_a_follower_that_was_stopped_past_retention_declares_what_it_missed(begi
         follower.reach(followed_to)
         was, began_ms = Scrape.of(follower.url), int(time.time() * 1000)
         follower.stop()
-        lost = cluster.flood(count=24_000, bytes=2000).end()  # more than the network keeps for who does not read
+        lost = cluster.flood(count=16_000, bytes=2000).end()  # more than the network keeps for who does not read
         ended_ms = int(time.time() * 1000)
         # what it sends to somebody, a broker does not remove
         until(
             lambda: b'"haConnectionInfo":[]' in broker.client.request(_HA_STATUS).body.replace(b" ", b""),
             lambda: "the broker gives the follower up",
         )
-        border = cluster.remove_segments()
+        border = broker.remove_segments()
         follower.go_on()
         after = cluster.flood(count=2000).end()
         follower.reach(broker.bounds().max_offset)

@@ -5,28 +5,20 @@ The broker of Apache RocketMQ 5.4.0 has removed the older part of its log, which
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.support.rocketmq.answering_world import CLUSTER
-from tests.support.rocketmq.real_clients import (
-    Doors,
-    Json,
-    RealClient,
-    fresh,
-    java_client,
-    names,
-    other_client,
-    real_server,
-)
+from tests.support.rocketmq.real_brokers import RealBroker, nameserver, until
+from tests.support.rocketmq.real_clients import ClientError, Json, RealClient, fresh, java_client, names, other_client
 from tests.support.rocketmq.remoting_world import listen
-from tests.tools.rocketmq_clients import GO, JAVA_5, ClientProgram, command_of
+from tests.tools.java_programs import BRIEF
+from tests.tools.rocketmq_clients import GO, JAVA_5, SERVERS, ClientProgram, command_of
 from tierlog.service.access.control import AccessControl
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.followed.store import FollowedStore
@@ -35,12 +27,10 @@ from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import base_offset_name
-from tierlog.tiering.rocketmq.remoting import BrokerClient, bounds_in, runtime_info
 
 pytestmark = pytest.mark.timeout(900)
 _SEGMENT_BYTES = 128 << 10
 _COUNT = 300
-_LIMIT_S = 120.0
 _CLOCK = SystemClock()
 
 
@@ -48,9 +38,10 @@ _CLOCK = SystemClock()
 class Cluster:
     """A nameserver, a broker that has removed files, and the node that has all of its log."""
 
-    doors: Doors
-    broker_address: str
-    store_directory: Path
+    nameserver: str
+    broker: RealBroker
+    java: RealClient
+    """With the tool mqadmin."""
     engine: FollowedStore
     door: AnsweringDoor
     topic: str
@@ -59,16 +50,18 @@ class Cluster:
 
     def feed(self) -> None:
         """The node gets what the broker has got."""
-        client = BrokerClient(self.broker_address, clock=_CLOCK)
-        end = bounds_in(runtime_info(client)).max_offset
-        client.close()
+        end = self.broker.bounds().max_offset
         while self.engine.end < end:
             position = self.engine.end
             base = position - position % _SEGMENT_BYTES
-            data = (self.store_directory / "commitlog" / base_offset_name(base)).read_bytes()
+            data = (self.broker.store / "commitlog" / base_offset_name(base)).read_bytes()
             self.engine.append(position, data[position - base : end - base])
         self.engine.flush()
         self.engine.store.flush()
+
+    def query(self, key: str) -> list[Json]:
+        """What Java's client finds by a key."""
+        return list(self.java.do("query", topic=self.topic, key=key)["messages"])
 
     def messages(self) -> int:
         """How many of the topic are kept."""
@@ -80,30 +73,18 @@ class Cluster:
         return Counter({" ".join(labels): int(value) for labels, value in self.door.counts.requests.reading().items()})
 
 
-def _wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + _LIMIT_S
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def cluster(folder_of: Callable[[ClientProgram], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder, topic = tmp_path_factory.mktemp("cluster"), fresh("orders")
-    hours = ";".join(f"{hour:02}" for hour in range(24))
+    program, sizes = folder_of(SERVERS["5.4.0"]), {"mappedFileSizeCommitLog": _SEGMENT_BYTES, "maxMessageSize": 65536}
     with ExitStack() as opened:
-        doors = opened.enter_context(
-            real_server(
-                folder_of(JAVA_5), folder, f"mappedFileSizeCommitLog={_SEGMENT_BYTES}", "maxMessageSize=65536",
-                f"deleteWhen={hours}",
-            )
-        )  # fmt: skip
-        address = f"127.0.0.1:{doors.broker_port}"
-        work = tmp_path_factory.mktemp("before")
-        java = opened.enter_context(java_client(folder_of(JAVA_5), "Remoting5", work, doors.remoting))
-        _wait_until(lambda: "broker-a" in java.mqadmin("clusterList"))
+        address = opened.enter_context(nameserver(program, tmp_path_factory.mktemp("nameserver")))
+        real = opened.enter_context(closing(RealBroker(program, folder, address, sizes, name="broker-a")))
+        real.start()
+        work, options = tmp_path_factory.mktemp("java"), (*BRIEF, "-Dtests.pollNameServerMs=1000")
+        java = opened.enter_context(java_client(folder_of(JAVA_5), "Remoting5", work, address, options=options))
         java.mqadmin("updateTopic", "-c", CLUSTER, "-t", topic, "-r", "4", "-w", "4")
-        _wait_until(lambda: "broker-a" in java.mqadmin("topicRoute", "-t", topic))
+        until(lambda: "broker-a" in java.mqadmin("topicRoute", "-t", topic), lambda: "the topic is there")
         for _ in range(2):  # each key is there twice, once on either side of the border in the end
             java.send(topic, "find", count=_COUNT, body=("x" * 700).encode().hex())
         listening = opened.enter_context(listen("127.0.0.1", 0, "follow.listen"))
@@ -113,36 +94,36 @@ def cluster(folder_of: Callable[[ClientProgram], Path], tmp_path_factory: pytest
         )  # fmt: skip
         opened.callback(engine.close)
         engine.store.start()
-        broker = FollowedBroker("broker-a", "broker-a", CLUSTER, address, FollowState.FOLLOWING, store=engine.store)
-        settings = Settings.load(overrides={"follow.namesrv": doors.remoting})
+        broker = FollowedBroker(
+            "broker-a", "broker-a", CLUSTER, real.address, FollowState.FOLLOWING, store=engine.store
+        )
+        settings = Settings.load(overrides={"follow.namesrv": address})
         door = AnsweringDoor(
             listening, settings, _CLOCK, brokers=lambda: [broker], root=folder, fs=LocalFileSystem(),
             address=f"127.0.0.1:{listening.getsockname()[1]}", control=AccessControl(settings.access, _CLOCK),
         )  # fmt: skip
-        found = Cluster(doors, address, folder / "store", engine, door, topic, 0)
+        found = Cluster(address, real, java, engine, door, topic, 0)
         found.feed()
         engine.archive_all()
-        java.mqadmin("updateBrokerConfig", "-b", address, "-k", "fileReservedTime", "-v", "0")
-        client = BrokerClient(address, clock=_CLOCK)
-        opened.callback(client.close)
-        last = engine.end - engine.end % _SEGMENT_BYTES
-        _wait_until(lambda: bounds_in(runtime_info(client)).min_offset >= last)
-        found.border = bounds_in(runtime_info(client)).min_offset
+        found.border = real.remove_segments()
         door.start()
         opened.callback(door.stop, 2.0)
-        _wait_until(lambda: f"tierlog-{CLUSTER}" in java.mqadmin("topicRoute", "-t", topic))
-        _wait_until(lambda: "brokerDatas" in java.mqadmin("topicRoute", "-t", f"archive%{topic}"))
+        until(lambda: f"tierlog-{CLUSTER}" in java.mqadmin("topicRoute", "-t", topic), lambda: "the node is found")
+        until(lambda: "brokerDatas" in java.mqadmin("topicRoute", "-t", f"archive%{topic}"), lambda: "its topic is")
+
+        def is_asked() -> bool:
+            with suppress(ClientError):  # nothing is found: the broker has removed it
+                return len(found.query("find-0")) == 2
+            return False
+
+        until(is_asked, lambda: "the client has asked for its routes again")
         yield found
 
 
-@pytest.fixture(scope="module")
-def java(
-    cluster: Cluster, folder_of: Callable[[ClientProgram], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RealClient]:
-    """The client and mqadmin, begun once the node was there."""
-    work = tmp_path_factory.mktemp("java")
-    with java_client(folder_of(JAVA_5), "Remoting5", work, cluster.doors.remoting) as client:
-        yield client
+@pytest.fixture
+def java(cluster: Cluster) -> RealClient:
+    """The cluster's client."""
+    return cluster.java
 
 
 def test_each_key_is_found_once_on_both_sides_of_the_border(cluster: Cluster, java: RealClient) -> None:
@@ -150,7 +131,7 @@ def test_each_key_is_found_once_on_both_sides_of_the_border(cluster: Cluster, ja
     found: list[Json] = []
     for number in (0, 1, _COUNT // 2, _COUNT - 2, _COUNT - 1):
         key = f"find-{number}"
-        found = list(java.do("query", topic=cluster.topic, key=key)["messages"])
+        found = cluster.query(key)
         assert [one["key"] for one in found] == [key, key]
         assert len({one["id"] for one in found}) == 2
         for one in found:
@@ -198,7 +179,7 @@ def test_producers_and_consumers_beside_it_send_nothing_else(
     folder_of(GO)
     before = cluster.counted()
     topic = cluster.topic
-    with other_client(command_of(GO), tmp_path, cluster.doors.remoting) as go:
+    with other_client(command_of(GO), tmp_path, cluster.nameserver) as go:
         for client in (java, go):
             prefix = fresh("beside")
             client.send(topic, prefix, count=10)
@@ -230,7 +211,7 @@ def test_a_go_consumer_reads_all_that_is_kept(
 ) -> None:
     folder_of(GO)
     cluster.feed()
-    with other_client(command_of(GO), tmp_path, cluster.doors.remoting) as go:
+    with other_client(command_of(GO), tmp_path, cluster.nameserver) as go:
         got = go.consumed(f"archive%{cluster.topic}", fresh("replayer"), cluster.messages(), limit_ms=90_000)
     kept = Counter(one["key"] for one in got if one["key"].startswith("find-"))
     assert kept == Counter(dict.fromkeys(names("find", _COUNT), 2))
@@ -246,6 +227,6 @@ def test_a_replaying_group_goes_on_where_it_was_and_back_to_a_time(cluster: Clus
         state = cluster.engine.store.groups.all_committed().get(f"archive%{group}")
         return 0 if state is None else sum(state.offsets.values())
 
-    _wait_until(lambda: offsets() >= 2 * _COUNT)
+    until(lambda: offsets() >= 2 * _COUNT, lambda: f"offsets are kept: {offsets()}")
     java.mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert offsets() == 0

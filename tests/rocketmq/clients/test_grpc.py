@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from tests.support.rocketmq.real_clients import (
     fresh,
     keys,
     names,
+    wait_for_topic,
 )
 
 pytestmark = pytest.mark.timeout(400)
@@ -139,16 +139,13 @@ def test_a_transaction_is_delivered_only_when_it_is_committed(driven: RealClient
 
 
 def test_what_never_succeeds_goes_to_the_dead_letters(
-    java_grpc: RealClient, java_5: RealClient, mqadmin: Callable[..., None], typed: dict[str, str]
+    java_grpc: RealClient, java_5: RealClient, doors: Doors, mqadmin: Callable[..., None], typed: dict[str, str]
 ) -> None:
     group = fresh("group")
     mqadmin("updateSubGroup", "-g", group, "-r", str(MAX_ATTEMPTS - 1))
     java_grpc.send(typed["NORMAL"], "work", count=2)
     with java_grpc.consumer(typed["NORMAL"], group, fail=100, failing="-1") as wait:
-        # a consumer whose topic is not there yet looks for it every 30 s only
-        deadline_s = time.monotonic() + 60
-        while keys(wait(2, 200)).count("work-1") < MAX_ATTEMPTS and time.monotonic() < deadline_s:
-            pass
+        wait_for_topic(doors, f"%DLQ%{group}")
         dead = java_5.consumed(f"%DLQ%{group}", fresh("undertaker"), 1, limit_ms=90_000)
         got = wait(1, 0)
     assert [(letter["key"], letter["body"]) for letter in dead] == [("work-1", body_of("work-1"))]

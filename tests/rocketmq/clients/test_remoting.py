@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.support.rocketmq.real_clients import BEGIN_MS, RealClient, body_of, fresh, keys, names
+from tests.support.rocketmq.real_clients import BEGIN_MS, Doors, RealClient, body_of, fresh, keys, names, wait_for_topic
 
 pytestmark = pytest.mark.timeout(400)  # a fresh machine loads the jars first
 
@@ -98,10 +98,11 @@ def test_what_failed_is_delivered_again_and_says_how_often(client: RealClient) -
     assert {message["topic"] for message in got} == {topic}
 
 
-def test_what_never_succeeds_goes_to_the_dead_letters(client: RealClient) -> None:
+def test_what_never_succeeds_goes_to_the_dead_letters(client: RealClient, doors: Doors) -> None:
     topic, group = fresh("dead"), fresh("group")
     sent = client.send(topic, "work", count=2)
     with client.consumer(topic, group, fail=100, failing="-1", level=1, max_attempts=1) as wait:
+        wait_for_topic(doors, f"%DLQ%{group}")
         dead = client.consumed(f"%DLQ%{group}", fresh("undertaker"), 1, limit_ms=60_000)
         got = wait(1, 0)
     assert [(letter["key"], letter["id"]) for letter in dead] == [("work-1", sent[1]["id"])]

@@ -12,6 +12,7 @@ import pytest
 from tests.support.processes.nodes import ask
 from tests.support.rocketmq.real_clients import (
     ClientError,
+    Doors,
     RealClient,
     SpringShop,
     TierlogServer,
@@ -20,6 +21,7 @@ from tests.support.rocketmq.real_clients import (
     names,
     spring_client,
     tierlog_server,
+    wait_for_topic,
 )
 from tests.tools.rocketmq_clients import JAVA_SPRING, ClientProgram
 
@@ -85,12 +87,13 @@ def test_a_transaction_is_received_only_when_it_is_committed(shop: SpringShop) -
 
 
 def test_what_a_listener_throws_at_comes_again_and_then_lies_with_the_dead_letters(
-    shop: SpringShop, java_5: RealClient
+    shop: SpringShop, java_5: RealClient, doors: Doors
 ) -> None:
     topic, sent = shop.topics["orders"], fresh("work")
     for key in ("good", "late", "bad"):
         shop.send(topic, f"{sent}-{key}")
     got = shop.received("concurrently", sent, 5)
+    wait_for_topic(doors, f"%DLQ%{topic}-readers")
     dead = java_5.consumed(f"%DLQ%{topic}-readers", fresh("undertaker"), 1, limit_ms=60_000)
     assert sorted((message["key"], message["attempts_before"]) for message in got) == sorted(
         [(f"{sent}-good-0", 0), *((f"{sent}-{key}-0", attempt) for key in ("late", "bad") for attempt in (0, 1))]

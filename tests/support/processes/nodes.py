@@ -21,7 +21,7 @@ from tests.support.objects.real_s3 import free_port
 Json = dict[str, Any]
 #: What a request that got no answer, or none that can be used, may raise.
 NO_ANSWER = (OSError, http.client.HTTPException, json.JSONDecodeError)
-_START_S = 120.0
+_START_S = 240.0
 
 
 class RefusedError(Exception):

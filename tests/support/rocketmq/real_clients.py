@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,12 @@ from urllib.parse import quote, urlencode
 
 from tests.support.objects.real_s3 import free_port
 from tests.support.processes.nodes import Node
-from tests.tools.java_programs import java_program
+from tests.tools.java_programs import BRIEF, java_program
 from tests.tools.line_programs import LineProgram, line_program
 from tests.tools.rocketmq_clients import class_path
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.rocketmq.codes import RequestCode, ResponseCode
+from tierlog.tiering.rocketmq.remoting import BrokerClient
 
 Json = dict[str, Any]
 #: Which server the tests are run with: ours, or ``real`` for Apache RocketMQ, to learn what the clients do with it.
@@ -101,9 +105,11 @@ class RealClient:
 
 
 @contextlib.contextmanager
-def java_client(built: Path, main: str, work: Path, address: str) -> Iterator[RealClient]:
-    """A Java program of ``tests/rocketmq/clients/java``."""
-    with java_program(class_path(built), main, work, heap="512m") as program:
+def java_client(
+    built: Path, main: str, work: Path, address: str, *, options: Sequence[str] = BRIEF
+) -> Iterator[RealClient]:
+    """A Java program of ``tests/rocketmq/clients/java``; ``options`` are Java's own."""
+    with java_program(class_path(built), main, work, heap="512m", options=options) as program:
         yield RealClient(program, address)
 
 
@@ -138,7 +144,7 @@ def spring_client(
         **settings,
     }
     (work / "application.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    with java_program(class_path(built), "Spring", work, heap="256m") as program:
+    with java_program(class_path(built), "Spring", work, heap="256m", options=BRIEF) as program:
         yield SpringShop(program, address, topics)
 
 
@@ -188,15 +194,27 @@ def tierlog_server(folder: Path, store_id: str | None = None, **settings: str) -
 
 
 @contextlib.contextmanager
-def real_server(built: Path, folder: Path, *settings: str) -> Iterator[Doors]:
-    """Apache RocketMQ in a process of its own; settings of the broker, ``name=value``, count instead of the tests'."""
+def real_server(built: Path, folder: Path, *settings: str, options: Sequence[str] = BRIEF) -> Iterator[Doors]:
+    """Apache RocketMQ in a process of its own; settings of the broker, ``name=value``, count instead of the tests'.
+
+    ``options`` are Java's own.
+    """
     nameserver, broker, _, availability, grpc = ports = [free_port() for _ in range(5)]
     # a broker also takes the port two below its own
     assert broker - 2 not in ports
     arguments: Sequence[str] = [str(folder), *map(str, (nameserver, broker, availability, grpc)), *settings]
-    with java_program(class_path(built), "RealServer", folder, arguments=arguments) as program:
+    with java_program(class_path(built), "RealServer", folder, arguments=arguments, options=options) as program:
         program.ask("up?", limit_s=_ANSWER_LIMIT_S)
         yield Doors(f"127.0.0.1:{nameserver}", f"127.0.0.1:{grpc}", broker_port=broker, pid=program.pid)
+
+
+def wait_for_topic(doors: Doors, topic: str) -> None:
+    """Until it is there: a consumer that begins sooner looks again only half a minute later."""
+    deadline_s = time.monotonic() + _ANSWER_LIMIT_S
+    with contextlib.closing(BrokerClient(doors.remoting, clock=SystemClock())) as client:
+        while client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code != ResponseCode.SUCCESS:
+            assert time.monotonic() < deadline_s, f"no topic {topic}"
+            time.sleep(0.1)
 
 
 def body_of(key: str) -> str:

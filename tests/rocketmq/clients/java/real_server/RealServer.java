@@ -36,7 +36,9 @@ final class RealServer {
             "storePathCommitLog=" + folder.resolve("store/commitlog"), "mappedFileSizeCommitLog=16777216",
             "mappedFileSizeConsumeQueue=600000", "maxIndexNum=200000", "maxHashSlotNum=50000",
             "mappedFileSizeTimerLog=1048576", "autoCreateTopicEnable=true", "transactionCheckInterval=2000",
-            "transactionTimeOut=1000", "recallMessageEnable=true", "flushDiskType=SYNC_FLUSH", "diskMaxUsedSpaceRatio=99"));
+            "transactionTimeOut=1000", "recallMessageEnable=true", "flushDiskType=SYNC_FLUSH", "diskMaxUsedSpaceRatio=99",
+            // until its first flush it takes a core
+            "transactionMetricFlushInterval=100"));
         settings.addAll(List.of(arguments).subList(5, arguments.length));
         Files.write(broker, settings);
         Path proxy = folder.resolve("proxy.json");

@@ -43,6 +43,7 @@ final class Producers {
         producer.setNamesrvAddr(address);
         producer.setInstanceName(address);
         producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setPollNameServerInterval(Integer.getInteger("tests.pollNameServerMs", 30_000));
     }
 
     Object send(Call call) throws Exception {
