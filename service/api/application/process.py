@@ -60,7 +60,7 @@ from tierlog.service.server.http_server import HttpServer, http_config
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import DiskFailedError, InvalidRequestError, StoreError
-from tierlog.tiering.base.fs import LocalFileSystem, forget_code
+from tierlog.tiering.base.fs import LocalFileSystem, forget_code, share_arenas
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import Tracer
@@ -72,6 +72,8 @@ _GRACE_S = 2
 _EXIT_S = 9.0
 _BACKLOG = 2048
 _SWITCH_S = 0.0005
+#: With more arenas, more free memory is kept: a service with dozens of threads grew by a third in ten minutes.
+_ARENAS = 2
 #: The server ticks every 0.1 s.
 _TICKS_OF_CERTIFICATE = 100
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -473,6 +475,7 @@ def _answering_door(
 
 
 def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: bool) -> None:
+    share_arenas(_ARENAS)
     configure_logs(settings.log)
     stopping, threads = _Stopping(), set(threading.enumerate())
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}

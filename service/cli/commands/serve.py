@@ -27,9 +27,6 @@ EXAMPLES = (
     ),
 )
 
-#: With more arenas, more free memory is kept: a service with dozens of threads grew by a third in ten minutes.
-_ARENAS = 2
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds which store, and where to listen."""
@@ -78,14 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
         from tierlog.service.cli.kernel_compilation import compile_at_first_start
         from tierlog.service.config.settings import Settings, unknown_variables
         from tierlog.tiering.base.errors import InvalidRequestError
-        from tierlog.tiering.base.fs import share_arenas
         from tierlog.tiering.kernels import cache
     finally:
         gc.freeze()
         gc.enable()
 
     # the settings, with the flags over them
-    share_arenas(_ARENAS)
     settings = Settings.load(
         arguments.config,
         {
