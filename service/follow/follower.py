@@ -670,7 +670,12 @@ def _compare(source: LogSource, store: FollowedStore, bounds: LogBounds) -> tupl
             return below, below, b""
         if at <= bounds.max_offset:
             source.begin(at)
-            theirs, rest = _fetch(source, at, min(len(ours), bounds.max_offset - at))
+            try:
+                theirs, rest = _fetch(source, at, min(len(ours), bounds.max_offset - at))
+            except SourceLostError:
+                if at == base or source.position() != at:
+                    raise
+                theirs, rest = b"", b""  # no record of the broker's begins there: its files give whole ones
             agreed = at + _agreed(ours, theirs)
             if agreed == at + len(ours):
                 return _skipped(source, below, agreed, rest) if below == store.end else (below, below, b"")

@@ -112,6 +112,24 @@ def test_what_a_broker_lost_in_a_kill_is_dropped_and_what_it_wrote_then_is_taken
     assert [is_open for is_open, _ in world.told] == [True, False, True, False]
 
 
+def test_what_was_lost_is_dropped_though_no_record_of_the_broker_begins_where_ours_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker's files give whole records, and nothing in the middle of one."""
+    monkeypatch.setattr("tierlog.service.follow.follower._FIRST_TAIL", 300)
+    world = FollowerWorld(LOG)
+    world.broker.settled = 0
+    world.run()
+    other = BrokerLog(_changed(LOG.data, LOG.end - 1_500))
+    world.open(0)
+    world.broker.no_record_at, _ = world.engine.tail(300)
+    assert world.broker.no_record_at % SEGMENT_BYTES
+    world.engine.close()
+    follower = world.run(lambda: world.lose(other))
+    assert follower.broker.end == LOG.end
+    assert world.data() == other.data
+
+
 def test_a_broker_whose_log_is_shorter_takes_ours_back() -> None:
     world = FollowerWorld(LOG)
     world.broker.settled = 0

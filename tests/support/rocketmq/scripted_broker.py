@@ -71,6 +71,8 @@ class ScriptedBroker:
         #: Whether it may still take back what lies in its files.
         self.is_recovering = False
         self.piece_bytes = 700
+        #: Where no record begins: a source that is begun there gives nothing, as one of files does.
+        self.no_record_at: int | None = None
         #: Below which bytes stay; None: all that there are.
         self.settled: int | None = None
         #: Called with the number of each read, before it.
@@ -111,7 +113,7 @@ class _Source:
         self._broker = broker
         self.segment_bytes = broker.facts.segment_bytes
         self._next = self._at = 0
-        self._is_closed = False
+        self._is_closed = self._is_silent = False
         self._log = broker.log
 
     def bounds(self) -> LogBounds:
@@ -121,7 +123,8 @@ class _Source:
         bounds = self.bounds()
         if not bounds.min_offset <= offset <= bounds.max_offset:
             raise OffsetGoneError.of(offset, bounds, path="broker")
-        self._next = offset
+        self._next = self._at = offset
+        self._is_silent = offset == self._broker.no_record_at
 
     def read(self, wait_s: float) -> bytes:
         broker = self._broker
@@ -131,6 +134,9 @@ class _Source:
             raise ClosedError("the source was closed")
         if broker.refusal is not None or broker.log is not self._log:
             raise UnavailableError("the broker closed the connection")
+        if self._is_silent:
+            broker.world.clock.advance(int(wait_s * 1000))
+            return b""
         # a master says nothing of what it has removed
         data = b"" if self._next < broker.log.begin else broker.log.read(self._next, broker.piece_bytes)
         self._at, self._next = self._next, self._next + len(data)
