@@ -48,6 +48,9 @@ SETTINGS = {
     "index.slots": 200_000, "index.items": 400_000, "cold.cache_bytes": 4 << 20, "cold.filter_bytes": 2 << 20,
     "cold.disk_cache_bytes": 32 << 20, "cold.read_ahead_bytes": 16 << 20,
 }  # fmt: skip
+#: Of the log, for memory to be judged: in the first third segments begin to be removed, so that look-ups need the
+#: archive.
+_LEAST_MB = 4_000.0
 _SAMPLE_S = 5.0
 _SAY_EVERY = 6
 _BY_KEY = 50
@@ -99,8 +102,8 @@ class FollowSoak:
         self._end()
 
     def growth(self, source: str) -> Growth | None:
-        """Of a follower's memory, over the whole time."""
-        return growth(self.course.columns["seconds"], self.course.columns[f"resident_mib_by_{source}"])
+        """Of a follower's memory, over all of the log that it followed."""
+        return growth(self.course.columns["log_mb"], self.course.columns[f"resident_mib_by_{source}"], _LEAST_MB)
 
     @property
     def _second(self) -> float:
@@ -136,7 +139,8 @@ class FollowSoak:
         while self._second < self.seconds:
             time.sleep(_SAMPLE_S)
             bounds, second = self.broker.bounds(), self._second
-            row = {"seconds": second, "broker_mb_per_s": (bounds.max_offset - before) / (second - before_s) / 1e6}
+            speed = (bounds.max_offset - before) / (second - before_s) / 1e6
+            row = {"seconds": second, "log_mb": bounds.max_offset / 1e6, "broker_mb_per_s": speed}
             before, before_s = bounds.max_offset, second
             for source, follower in self.followers.items():
                 durable = follower.gauge("tierlog_flushed_to_bytes")
@@ -303,10 +307,12 @@ def _told(report: Report, soak: FollowSoak) -> bool:
         lags = {"tierlog": course[f"archive_lag_mb_by_{source}"]}
         report.add(Row(f"not in an archived segment yet, by {source}", "MB", lags, smaller_is_better=True))
         grown = soak.growth(source)
-        if grown is not None:
+        if grown is None:
+            print(f"memory, by {source}: not judged, as the log has less than {_LEAST_MB:,.0f} MB")
+        else:
             sides = {"last third": [grown.last], "middle third": [grown.middle]}
-            row = Row(f"resident memory, by {source}", "MiB", sides, target=MOST_RATIO, smaller_is_better=True)
-            report.add(row)
+            what, note = f"resident memory, by {source}", "thirds of the log's bytes"
+            report.add(Row(what, "MiB", sides, target=MOST_RATIO, smaller_is_better=True, note=note))
             is_well = is_well and grown.is_within
     report.series["course"] = course
     return is_well

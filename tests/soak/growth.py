@@ -4,6 +4,9 @@
 reads for the first time. Its first third is warm-up. Memory does not grow if the median of the last third is above that
 of the middle third by a twentieth at most. So a leak of a twentieth in a third of that time is found, and what one
 merge or one long answer takes for a moment is not mistaken for one. A part that is shorter than `LEAST_S` says nothing.
+
+Thirds are of the time, or of the bytes that were taken in where their speed varies with the machine: what leaks does so
+with each message, and a service that has more to do works with more memory.
 """
 
 from __future__ import annotations
@@ -36,17 +39,19 @@ class Growth:
         return self.ratio <= MOST_RATIO
 
 
-def growth(seconds: Sequence[float], resident_mib: Sequence[float]) -> Growth | None:
-    """By the rule, of samples of the part without kills; None if that is too short."""
-    if not seconds or seconds[-1] - seconds[0] < LEAST_S:
+def growth(course: Sequence[float], resident_mib: Sequence[float], least: float = LEAST_S) -> Growth | None:
+    """By the rule, of samples of the part without kills; None if that is too short, or has no sample in its middle.
+
+    ``course`` is how far it was at each sample, in seconds or in bytes, of which there have to be ``least``.
+    """
+    if not course or course[-1] - course[0] < least:
         return None
-    third = (seconds[-1] - seconds[0]) / 3
-    middle, last = seconds[0] + third, seconds[0] + 2 * third
-    samples = list(zip(seconds, resident_mib, strict=True))
-    return Growth(
-        statistics.median(mib for at, mib in samples if middle <= at < last),
-        statistics.median(mib for at, mib in samples if at >= last),
-    )
+    third = (course[-1] - course[0]) / 3
+    middle, last = course[0] + third, course[0] + 2 * third
+    samples = list(zip(course, resident_mib, strict=True))
+    of_middle = [mib for at, mib in samples if middle <= at < last]
+    of_last = [mib for at, mib in samples if at >= last]
+    return Growth(statistics.median(of_middle), statistics.median(of_last)) if of_middle else None
 
 
 def resident_mib(pid: int) -> float:

@@ -124,6 +124,18 @@ def test_memory_that_rises_is_found_and_a_long_answer_is_not_taken_for_it() -> N
     assert growth(seconds[:100], steady[:100]) is None
 
 
+def test_memory_that_rises_with_what_was_taken_in_is_found_however_fast_that_was() -> None:
+    slow_first = [float(mb) for mb in (*range(0, 500, 10), *range(500, 6_000, 100))]
+    leaking = [200 + mb / 100 for mb in slow_first]
+    working = [200.0 if mb < 500 else 230.0 for mb in slow_first]
+    found = {name: growth(slow_first, mib, 4_000) for name, mib in (("leaking", leaking), ("working", working))}
+    assert {name: one is not None and one.is_within for name, one in found.items()} == {
+        "leaking": False, "working": True,
+    }  # fmt: skip
+    assert growth(slow_first[:60], leaking[:60], 4_000) is None
+    assert growth([0.0, 4_000.0], [200.0, 200.0], 4_000) is None
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_minutes_of_everything_at_once_have_no_wrong_answer(tmp_path: Path, seed: int) -> None:
