@@ -29,6 +29,7 @@ from tierlog.service.engine.store import Store
 from tierlog.service.follow.followed_broker import FollowedBroker, FollowState
 from tierlog.service.follow.followed_directory import FollowedDirectory
 from tierlog.service.follow.upstream import BrokerLink, BrokerNow, Upstream
+from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ClosedError,
     CorruptionError,
@@ -57,8 +58,7 @@ _LOG = logging.getLogger("tierlog")
 #: Topics of a broker's own, whose messages come again as ordinary ones, or are no messages.
 SYSTEM_TOPICS = (HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 _WAIT_S = 1.0
-#: An answer takes a broker some 15 ms of a processor.
-_LOOK_EVERY_S = 3.0
+_LOOK_EVERY_S, _LOOK_SELDOM_S = 3.0, 10.0
 _LOOK_AGAIN_S = 10.0
 #: How long the first answers of a connection are waited for before the log is read.
 _FIRST_ANSWER_S = 1.0
@@ -78,15 +78,24 @@ T = TypeVar("T")
 class _Question(Generic[T]):
     """Asks the broker something beside its log, on another thread, once at a time: nobody waits for a slow answer."""
 
-    def __init__(self, ask: Callable[[], T]) -> None:
+    def __init__(self, ask: Callable[[], T], clock: Clock) -> None:
         self._ask = ask
+        self._clock = clock
         self._pool = WorkerPool(1, "tierlog-ask-broker")
         self._asked: Future[T] | None = None
+        self.took_s = 0.0
+        """How long the last answer took."""
 
     def ask(self) -> None:
         """Asks, unless an answer is still to come."""
         if self._asked is None:
-            self._asked = self._pool.submit(self._ask)
+            self._asked = self._pool.submit(self._timed)
+
+    def _timed(self) -> T:
+        begun_s = self._clock.monotonic_s()
+        found = self._ask()
+        self.took_s = self._clock.monotonic_s() - begun_s
+        return found
 
     def answer(self, wait_s: float = 0.0) -> T | None:
         """Returns what was answered, once, or raises it; None while nothing was."""
@@ -104,9 +113,9 @@ class _Question(Generic[T]):
 class _Questions:
     """What is asked over one connection."""
 
-    def __init__(self, connection: BrokerLink) -> None:
-        self.now = _Question(connection.now)
-        self.state = _Question(connection.state)
+    def __init__(self, connection: BrokerLink, clock: Clock) -> None:
+        self.now = _Question(connection.now, clock)
+        self.state = _Question(connection.state, clock)
 
 
 @dataclass(slots=True)
@@ -357,7 +366,7 @@ class Follower:
             if not self._settings.system_topics:  # decided before their first record is here
                 self._opened.copy_topics([CopiedTopic(name, 1, archive=False) for name in SYSTEM_TOPICS])
             self._seen.clear()
-            questions = _Questions(connection)
+            questions = _Questions(connection, self._clock)
             self._look_s = self._copy_s = self._clock.monotonic_s()
             self._look(connection, questions.now, wait_s=_FIRST_ANSWER_S)
             self._copy(questions.state, wait_s=_FIRST_ANSWER_S)
@@ -476,7 +485,7 @@ class Follower:
         now_s = self._clock.monotonic_s()
         is_time = now_s >= self._look_s
         if is_time:
-            self._look_s = now_s + _LOOK_EVERY_S
+            self._look_s = now_s + pause_s(question.took_s)
             question.ask()
         broker, now = self.broker, None
         try:
@@ -736,6 +745,14 @@ def _differs_from(source: LogSource, store: FollowedStore, bounds: LogBounds, be
     source.begin(at)
     differs = at + _agreed(ours, _fetch(source, at, min(len(ours), bounds.max_offset - at))[0])
     return differs if first or differs > at else None
+
+
+def pause_s(took_s: float) -> float:
+    """Returns how long after one look at a broker the next one is due, by how long it took to answer.
+
+    An answer takes some 15 ms of the broker's processor: one that has none to spare answers slowly.
+    """
+    return min(_LOOK_SELDOM_S, max(_LOOK_EVERY_S, 300 * took_s))
 
 
 def _fetch(source: LogSource, position: int, count: int) -> tuple[bytes, bytes]:

@@ -16,6 +16,7 @@ from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
 from tests.support.world import send
 from tierlog.index.search.query import Query
 from tierlog.service.follow.followed_broker import FollowState
+from tierlog.service.follow.follower import pause_s
 from tierlog.tiering.base.errors import InvalidRequestError, UnavailableError
 from tierlog.tiering.format.record import MAGIC_BLANK, Record, decode_record, encode_record
 from tierlog.tiering.rocketmq.broker_files import state_of
@@ -331,6 +332,10 @@ def test_a_broker_that_answers_slowly_is_read_on_meanwhile_and_holds_up_no_stop(
     assert not follower._thread.is_alive()
     world.broker.answers.set()
     assert world.data() == LOG.data
+
+
+def test_a_broker_without_time_to_spare_is_asked_less_often() -> None:
+    assert [pause_s(took_s) for took_s in (0.0, 0.01, 0.02, 1.0)] == [3.0, 3.0, 6.0, 10.0]
 
 
 def test_a_broker_without_a_log_is_waited_for() -> None:
