@@ -87,8 +87,8 @@ _FOLLOWED: dict[str, FollowedBrokerOut] = absent("brokers that this process foll
 class LostRangeOut(BaseModel):
     """A range `[first, next)` of a broker's log that nobody has: removed there before its follower came."""
 
-    first: int = _COUNT
-    next: int = _COUNT
+    first: int = Field(ge=0, description="physical offset of its first byte")
+    next: int = Field(ge=0, description="physical offset of the first byte behind it")
     from_ms: int = Field(description="its messages were stored at this time or later, ms since the epoch")
     to_ms: int = Field(description="and before this time")
 
