@@ -25,7 +25,7 @@ from tierlog.index.format.key_filter import KeyFilter
 from tierlog.index.format.layout import LAYOUTS, SECONDS_MAX, SECONDS_MIN, ItemLayout, Items
 from tierlog.index.format.object_sections import DIRECTORY, FILTER, META, PAGES, SECTION_HEAD_BYTES, open_section
 from tierlog.index.local.key_batch import KeyBatch
-from tierlog.index.objects.item_order import highs, keys_of
+from tierlog.index.objects.item_order import TimesFall, highs, keys_of
 from tierlog.index.objects.pages import PAGE_HEAD_BYTES, IndexPage, PageDirectory
 from tierlog.index.objects.reader import IndexObjectReader
 from tierlog.tiering.base.errors import (
@@ -73,7 +73,7 @@ def items_of_object(
     against = _FilterCheck(_filter_of(reader, find))
     stream = ObjectStream(objects, entry.key, size)
     head = stream.take(entry.sections[PAGES].position + SECTION_HEAD_BYTES)
-    damaged, count = 0, 0
+    damaged, count, falls = 0, 0, TimesFall()
     try:
         open_section(PAGES, head[entry.sections[PAGES].position :])
     except CorruptionError as error:
@@ -93,6 +93,7 @@ def items_of_object(
             continue
         count += len(page.items)
         against.add(page.items)
+        falls.add(page.items)
         yield page.items
     # the rest of the object, and what only all of it can tell
     stream.take_rest()
@@ -103,6 +104,8 @@ def items_of_object(
         find(error.message)
     if not damaged and count != entry.items:
         find(f"holds {count} items, the manifest says {entry.items}")
+    if falls.is_found and not entry.times_fall:
+        find("store times of a key fall in it, the manifest says that they rise")
     against.report(find, all_seen=not damaged)
     if not damaged and stream.crc32 != entry.crc32:
         find("its checksum differs from the manifest")
@@ -208,7 +211,7 @@ def _check_meta(objects: ObjectStore, store_id: str, entry: IndexEntry) -> None:
     known = {
         "store_id": store_id, "layout": entry.layout, "slots": entry.slots, "items": entry.items,
         "begin_ms": entry.begin_ms, "first": entry.first, "next": entry.next,
-        "slot_range": [entry.slot_from, entry.slot_end],
+        "slot_range": [entry.slot_from, entry.slot_end], "times_fall": entry.times_fall or None,
     }  # fmt: skip
     for name, value in known.items():
         if meta.get(name) != value:

@@ -202,7 +202,7 @@ class _Parts:
             key=key, level=task.level, first=shape.first, next=shape.next, begin_ms=shape.begin_ms,
             size_bytes=written.size_bytes, crc32=written.crc32, items=written.items, slots=shape.slots,
             slot_from=written.slot_from, slot_end=slot_end, layout=shape.layout.name, bounds=shape.bounds,
-            sections=dict(written.sections),
+            sections=dict(written.sections), times_fall=written.times_fall,
         )  # fmt: skip
 
 

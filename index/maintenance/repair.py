@@ -266,4 +266,5 @@ class LostPage:
             key=key, level=level, first=meta["first"], next=meta["next"], begin_ms=meta["begin_ms"], size_bytes=size,
             crc32=stream.crc32, items=meta["items"], slots=meta["slots"], slot_from=slot_from, slot_end=slot_end,
             layout=meta["layout"], bounds=bounds, sections=dict(reader.sections), added=self._head.version,
+            times_fall=meta.get("times_fall", False),
         )  # fmt: skip

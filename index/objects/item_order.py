@@ -44,6 +44,30 @@ def places_of(items: Items, slots: int) -> NDArray[np.uint64]:
     return (found * np.uint64(_multiples(slots)) + multiples) << np.uint64(32) | highs(items).astype(np.uint64)
 
 
+class TimesFall:
+    """Looks among items in the order of an object for a key of which a later record has an earlier second."""
+
+    def __init__(self) -> None:
+        self.is_found = False
+        self._last: Items | None = None
+
+    def add(self, items: Items) -> None:
+        """Takes the next items; a key may go on from those before."""
+        if self.is_found or not len(items):
+            return
+        if self._last is not None:
+            self.is_found = _fall(np.concatenate((self._last, items[:1])))
+        self.is_found = self.is_found or _fall(items)
+        self._last = items[-1:].copy()
+
+
+def _fall(items: Items) -> bool:
+    """Whether times of neighbours fall: of one key those of the newest record come first."""
+    hashes, seconds = items["hash"].astype(np.int32), items["seconds"].astype(np.int32)
+    older = np.flatnonzero((hashes[1:] == hashes[:-1]) & (seconds[1:] > seconds[:-1])) + 1
+    return bool((highs(items[older]) == highs(items[older - 1])).any())
+
+
 def place_of_slot(slot: int, slots: int) -> int:
     """Returns the least number that an item of a slot may have: all items of slots below have lower ones."""
     return slot * _multiples(slots) << 32

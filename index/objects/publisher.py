@@ -171,7 +171,7 @@ def upload_file(
         key=key, level=0, first=entry.first, next=entry.next, begin_ms=entry.begin_ms, size_bytes=written.size_bytes,
         crc32=written.crc32, items=written.items, slots=entry.reader.slots, slot_from=written.slot_from,
         slot_end=written.slot_end, layout=entry.reader.layout.name, bounds=entry.bounds,
-        sections=dict(written.sections),
+        sections=dict(written.sections), times_fall=written.times_fall,
     )  # fmt: skip
 
 

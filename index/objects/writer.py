@@ -35,7 +35,7 @@ from tierlog.index.format.object_sections import (
 )
 from tierlog.index.format.trailer import crc_of
 from tierlog.index.kernels.pages import lay_page, slot_starts
-from tierlog.index.objects.item_order import keys_of
+from tierlog.index.objects.item_order import TimesFall, keys_of
 from tierlog.index.objects.pages import PAGE_HEAD_BYTES, PAGE_ROW, PageDirectory
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import TimeBounds
@@ -251,6 +251,8 @@ class Written:
     slot_end: int
     sections: Sections
     meta: Mapping[str, Any]
+    times_fall: bool
+    """Whether of some key a later item has an earlier second."""
 
 
 class ObjectWriter:
@@ -270,6 +272,7 @@ class ObjectWriter:
             slot_from=slot_from,
         )
         self._items = 0
+        self._times_fall = TimesFall()
 
     @property
     def size_bytes(self) -> int:
@@ -282,6 +285,7 @@ class ObjectWriter:
         The last slot's may go on.
         """
         self._items += len(items)
+        self._times_fall.add(items)
         self._pages.add(items, slot_end)
 
     def finish(self, slot_end: int, segments: Iterable[int], key_filter: KeyFilter | None) -> Written:
@@ -306,10 +310,12 @@ class ObjectWriter:
             slot_end=slot_end,
             sections=sections.sections,
             meta=described,
+            times_fall=self._times_fall.is_found,
         )
 
     def _described(self, directory: PageDirectory, segments: list[int], slot_end: int) -> dict[str, Any]:
         shape, bounds = self._shape, self._shape.bounds
+        falls = {"times_fall": True} if self._times_fall.is_found else {}
         return {
             "store_id": self._meta.store_id,
             "layout": shape.layout.name,
@@ -323,6 +329,7 @@ class ObjectWriter:
             "max_store_ms": bounds.max_store_ms,
             "min_born_ms": bounds.min_born_ms,
             "max_born_ms": bounds.max_born_ms,
+            **falls,
             "first": shape.first,
             "next": shape.next,
             "segment_bytes": self._meta.segment_bytes,

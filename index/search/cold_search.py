@@ -193,12 +193,12 @@ class _Plan:
     def _rest_bounds(self, entry: IndexEntry, items: Items, bounds: Bounds) -> Bounds:
         """Returns bounds of the rest of a run, of which these items were read: a run is sorted by physical offset.
 
-        Where store times do not rise with it, or are not known, and on the born axis, that says nothing.
+        Where store times of a key do not rise with it, or are not known, and on the born axis, that says nothing.
         """
-        second_ms = entry.begin_ms + items["seconds"].astype(np.int64) * 1000
-        is_sorted = not (np.diff(second_ms) > 0).any()
-        if self._query.axis is TimeAxis.BORN or not len(items) or not is_sorted or is_saturated(items["seconds"]).any():
+        is_known = not entry.times_fall and not is_saturated(items["seconds"]).any()
+        if self._query.axis is TimeAxis.BORN or not len(items) or not is_known:
             return bounds
+        second_ms = entry.begin_ms + items["seconds"].astype(np.int64) * 1000
         if self._query.order is Order.NEWEST:
             return bounds[0], max(bounds[0], min(bounds[1], int(second_ms[-1]) + WIDEN_MS))
         return min(bounds[1], max(bounds[0], int(second_ms[0]) - WIDEN_MS)), bounds[1]

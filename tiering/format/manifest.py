@@ -135,13 +135,17 @@ class IndexEntry:
     bounds: TimeBounds | None
     sections: dict[str, SectionRef]
     added: int = 0
+    times_fall: bool = False
+    """Whether of some key a later item has an earlier second, as after a broker's clock stepped back."""
 
     def to_json(self) -> Json:
+        falls = {"times_fall": True} if self.times_fall else {}
         return {
             "key": self.key, "level": self.level, "first": self.first, "next": self.next,
             "begin_ms": self.begin_ms, "bytes": self.size_bytes, "crc32": self.crc32, "items": self.items,
             "slots": self.slots, "slot_from": self.slot_from, "slot_end": self.slot_end, "layout": self.layout,
             "bounds": _bounds_to_json(self.bounds), "sections": _sections_to_json(self.sections), "added": self.added,
+            **falls,
         }  # fmt: skip
 
     @classmethod
@@ -151,7 +155,7 @@ class IndexEntry:
             begin_ms=value["begin_ms"], size_bytes=value["bytes"], crc32=value["crc32"], items=value["items"],
             slots=value["slots"], slot_from=value["slot_from"], slot_end=value["slot_end"], layout=value["layout"],
             bounds=_bounds_from_json(value["bounds"]), sections=_sections_from_json(value["sections"]),
-            added=value["added"],
+            added=value["added"], times_fall=value.get("times_fall", False),
         )  # fmt: skip
 
 

@@ -54,6 +54,25 @@ def test_parts_follow_each_other_and_say_their_slots_in_their_names() -> None:
     assert "-s" not in run(inputs)[0].key
 
 
+@pytest.mark.parametrize("hot", [1, 900], ids=["gathered", "a long run"])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_merge_says_of_each_part_whether_times_of_a_key_fall_in_it(
+    monkeypatch: pytest.MonkeyPatch, hot: int, is_cut: bool
+) -> None:
+    monkeypatch.setattr(merge_task, "LEAST_PAGES", 4)
+    files = [[HOT] * hot + [(number % 10, file) for number in range(200)] for file in range(3)]
+    cuts = {"slot_cuts": (2, 5)} if is_cut else {}
+    for begin_ms, falls in ([0, 10_000, 20_000], False), ([10_000, 20_000, 0], True):
+        inputs = Inputs(files, 10, page_bytes=PAGE_BYTES, begin_ms=begin_ms, seconds=(3,), **cuts)  # type: ignore[arg-type]
+        assert not any(entry.times_fall for entry in inputs.entries)
+        assert [run(inputs, slot_from=at, slot_end=at + 1)[0].times_fall for at in range(10)] == [
+            falls and at == HOT[0] for at in range(10)
+        ]
+        (whole,) = run(inputs)
+        assert whole.times_fall == falls
+        assert sorted(inputs.found([whole]), key=str) == sorted(inputs.rows, key=str)
+
+
 def test_a_slot_range_without_items_leaves_no_object() -> None:
     inputs = Inputs([[(1, 0)], [(2, 0)]], 10)
     assert run(inputs, slot_from=3, slot_end=10) == ()

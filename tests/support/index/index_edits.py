@@ -39,7 +39,7 @@ def changed_object(world: World, entry: IndexEntry, change: Callable[[Items], It
     world.objects.put(key, built.data)
     return replace(
         entry, key=key, size_bytes=len(built.data), crc32=zlib.crc32(built.data), sections=dict(built.sections),
-        items=len(items),
+        items=len(items), times_fall=built.meta.get("times_fall", False),
     )  # fmt: skip
 
 

@@ -110,6 +110,7 @@ class Inputs:
                 IndexEntry(
                     key, 0, first, end, begin_ms, len(made.data), zlib.crc32(made.data), made.meta["items"],
                     self.slots, slot_from, slot_end, layout.name, bounds, dict(made.sections),
+                    times_fall=made.meta.get("times_fall", False),
                 )
             )  # fmt: skip
 

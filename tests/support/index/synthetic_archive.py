@@ -291,6 +291,7 @@ class SyntheticArchive:
         return IndexEntry(
             key, level, source.first, source.next, source.begin_ms, len(built.data), zlib.crc32(built.data),
             len(source.items), source.slots, 0, source.slots, source.layout.name, source.bounds, dict(built.sections),
+            times_fall=built.meta.get("times_fall", False),
         )  # fmt: skip
 
 

@@ -66,6 +66,12 @@ def test_page_round_trip(kind: str, level: int, items: list[LogEntry | IndexEntr
     assert decode_page(encode_page(kind, level, items), kind, level, path="page") == items
 
 
+def test_an_index_entry_tells_that_times_fall_and_is_as_long_as_ever_where_they_rise() -> None:
+    falling = dataclasses.replace(INDEX, times_fall=True)
+    assert decode_page(encode_page("index", 0, [falling, INDEX]), "index", 0, path="page") == [falling, INDEX]
+    assert "times_fall" not in INDEX.to_json()
+
+
 def test_names_and_gaps_round_trip() -> None:
     names = ["s/log/1.zst", "s/manifest/log0-1"]
     assert decode_removed(encode_removed(names), path="p") == names
