@@ -139,8 +139,16 @@ class ServiceClient:
         self._http.close()
 
     def stats(self) -> Json:
-        """Sizes and lags: ``store_id``, ``archived_to``, ``indexed_to``, ``log_begin``, ``log_end``, …"""
-        return self._json("GET", "/v1/stats")
+        """Sizes and lags: ``store_id``, ``archived_to``, ``indexed_to``, ``log_begin``, ``log_end``, …
+
+        Raises :class:`InvalidRequestError` for a process that answers for several stores and has no log of its own.
+        """
+        found = self._json("GET", "/v1/stats")
+        if "store_id" not in found:
+            raise InvalidRequestError(
+                f"{self._address} answers for several stores", hint="name the service of one, or give 'cold' alone"
+            )
+        return found
 
     def topics(self) -> list[ServedTopic]:
         """Returns every topic with its queues."""

@@ -96,6 +96,12 @@ def test_a_broken_connection_and_an_overloaded_service_are_waited_out(script: Sc
     assert 0.125 + 0.25 + 0.5 <= clock.monotonic_s() <= 0.25 + 0.5 + 1
 
 
+def test_a_process_that_answers_for_several_stores_is_no_place_to_read_a_log_from(script: Script) -> None:
+    script.answers = [(200, {}, b'{"services": [], "silent": 0}')]
+    with client_of(script, ManualClock()) as client, pytest.raises(InvalidRequestError, match="several stores"):
+        client.stats()
+
+
 def test_what_is_sent_again_goes_to_the_store_that_was_asked_first(script: Script) -> None:
     home: Answer = (200, {}, b'{"topic": "orders", "store_id": "a", "url": null, "is_routed": false}')
     done: Answer = (200, {}, b'{"results": []}')
