@@ -17,6 +17,7 @@ from tests.support.oracles.ledger import compare
 from tests.support.stores.engines import tiny_settings
 from tierlog.service.engine.store import Store
 
+KILLS = 30
 WRITERS = 4
 
 
@@ -49,9 +50,7 @@ def assert_store_is_right(folder: Path, *, deep: bool) -> str:
     return f"{acknowledged} messages acknowledged, {found} found, 0 lost, 0 twice"
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(4, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.slow)])
-def test_kills_of_concurrent_writers(
-    tmp_path: Path, seed: int, rounds: int, record_property: Callable[[str, object], None]
-) -> None:
-    record_property("kills", rounds)
-    print(kill_writers(tmp_path, seed, rounds))
+@pytest.mark.slow
+def test_kills_of_concurrent_writers(tmp_path: Path, seed: int, record_property: Callable[[str, object], None]) -> None:
+    record_property("kills", KILLS)
+    print(kill_writers(tmp_path, seed, KILLS))

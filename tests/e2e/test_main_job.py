@@ -220,7 +220,7 @@ def test_every_line_of_a_real_log_is_found_again(name: str, shared_data: Path, t
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # some ten thousand requests to the S3 server of the tests
 @pytest.mark.parametrize("kind", ["memory", "s3"])
-@pytest.mark.parametrize("name", real_log_names(shared_data_folder()))
+@pytest.mark.parametrize("name", real_log_names(shared_data_folder())[:3])
 def test_every_line_of_a_real_log_is_found_again_from_other_cold_tiers(
     name: str, kind: str, shared_data: Path, tmp_path: Path, s3_server: S3Server, seed: int
 ) -> None:

@@ -13,7 +13,7 @@ from tests.support.index.local_indexes import hits, open_index
 from tierlog.tiering.base.paths import StorePaths
 
 
-@pytest.mark.parametrize("count", [1_500, pytest.param(12_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1_500, pytest.param(6_000, marks=pytest.mark.slow)])
 def test_each_key_is_found_once_by_every_look_up_that_begins_after_its_put(tmp_path: Path, count: int) -> None:
     log = numbered(count, step_ms=1)
     index = open_index(StorePaths(tmp_path), slots=16, items=64)

@@ -131,7 +131,7 @@ def test_every_kth_object_is_unreachable(cold: bool) -> None:
 def test_every_kth_object_is_unreachable_for_many_ks(cold: bool) -> None:
     shared = made()
     asked, incomplete = every_kth(
-        shared, range(1, len(shared.objects._objects) + 1, 5), queries(shared)[::2], cold=cold
+        shared, range(1, len(shared.objects._objects) + 1, 10), queries(shared)[::2], cold=cold
     )
     print(f"\n{asked} queries with lost objects, {incomplete} incomplete")
     assert incomplete > asked // 10
