@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem
-from tests.support.rocketmq.scripted_broker import FollowerWorld, facts
+from tests.support.rocketmq.scripted_broker import FollowerWorld, facts, until
 from tests.support.stores.followed import SEGMENT_BYTES, BrokerLog, broker_log
 from tests.support.world import send
 from tierlog.index.search.query import Query
@@ -225,7 +224,7 @@ def test_what_the_broker_removes_while_it_is_connected_is_a_gap_too() -> None:
         log.data, log.begin = LONGER.data, begin
 
     follower = world.run(write_and_remove, *[lambda: None] * 4, stops=False)
-    _until(lambda: follower.broker.end == LONGER.end)
+    until(lambda: follower.broker.end == LONGER.end)
     assert follower.broker.gap_bytes == begin - first_end
     follower.stop()
     assert world.data() == LONGER.data[begin:]
@@ -241,10 +240,10 @@ def test_a_gap_is_not_left_behind_while_the_bucket_takes_nothing() -> None:
     follower = world.process()
     follower.open()
     follower.start()
-    _until(lambda: follower.broker.error is not None and follower.broker.state is FollowState.CONNECTING)
+    until(lambda: follower.broker.error is not None and follower.broker.state is FollowState.CONNECTING)
     assert follower.broker.end == first.end
     world.bucket.revive()
-    _until(lambda: follower.broker.end == LONGER.end)
+    until(lambda: follower.broker.end == LONGER.end)
     follower.stop()
 
 
@@ -272,7 +271,7 @@ def test_a_gap_is_told_as_it_was_declared_and_not_as_none_while_the_archive_is_n
 
     def revive() -> None:
         world.bucket.revive()
-        _until(is_known)
+        until(is_known)
 
     world.run(tell, revive, *[lambda: None] * 4, tell)
     assert told == [(None, None), (begin - first.end, declared_ms)]
@@ -322,7 +321,7 @@ def test_a_broker_that_answers_slowly_is_read_on_meanwhile_and_holds_up_no_stop(
     follower = world.process()
     follower.open()
     follower.start()
-    _until(lambda: follower.broker.end == LOG.end)
+    until(lambda: follower.broker.end == LOG.end)
     assert follower.broker.state is FollowState.FOLLOWING
     store = follower.broker.store
     assert store is not None
@@ -347,8 +346,8 @@ def test_a_broker_without_a_log_is_waited_for() -> None:
     assert broker.problem is not None
     assert "no log here yet" in broker.problem.reason
     world.refuse(None)
-    _until(lambda: broker.end == LOG.end)
-    _until(lambda: broker.state is FollowState.FOLLOWING)
+    until(lambda: broker.end == LOG.end)
+    until(lambda: broker.state is FollowState.FOLLOWING)
     follower.stop()
     assert world.data() == LOG.data
 
@@ -367,7 +366,7 @@ def test_behind_a_hole_of_zeros_the_log_goes_on_and_what_was_lost_is_a_gap_that_
     world.run()
     follower = world.run(lambda: world.lose(log), *[lambda: None] * 3, stops=False)
     broker = follower.broker
-    _until(lambda: broker.end == log.end)
+    until(lambda: broker.end == log.end)
     assert broker.gap_bytes == begin - end
     assert broker.store is not None
     answer = broker.store.query(Query(topic="orders", from_ms=0, limit=500))
@@ -389,12 +388,12 @@ def test_zeros_that_may_not_stay_are_no_hole(why: str) -> None:
     follower = world.process()
     follower.open()
     follower.start()
-    _until(lambda: "no record" in str(follower.broker.error))
+    until(lambda: "no record" in str(follower.broker.error))
     connections = len(world.broker.connections)
-    _until(lambda: len(world.broker.connections) > connections + 2)
+    until(lambda: len(world.broker.connections) > connections + 2)
     assert (follower.broker.end, follower.broker.gap_bytes) == (end, 0)
     world.lose(LOG)  # it has recovered, and goes on where the zeros began
-    _until(lambda: follower.broker.end == LOG.end)
+    until(lambda: follower.broker.end == LOG.end)
     follower.stop()
     assert world.data() == LOG.data
 
@@ -414,7 +413,7 @@ def test_lag_and_margin_are_of_what_is_not_here() -> None:
     world = FollowerWorld(LOG, behind_ms=1_000)
     follower = world.run(*[lambda: None] * 4, stops=False)  # seconds, until the broker is looked at again
     broker = follower.broker
-    _until(lambda: broker.margin_ms == 72 * 3_600_000)
+    until(lambda: broker.margin_ms == 72 * 3_600_000)
     assert (broker.lag_bytes, broker.lag_ms, broker.problem) == (0, 0, None)
     follower.stop()
 
@@ -426,7 +425,7 @@ def test_segments_of_another_size_are_refused_by_name_and_tried_again() -> None:
     follower = world.process()
     follower.open()
     follower.start()
-    _until(lambda: follower.broker.state is FollowState.REFUSED)
+    until(lambda: follower.broker.state is FollowState.REFUSED)
     assert "--store-id" in str(follower.broker.hint)
     follower.stop()
 
@@ -442,7 +441,7 @@ def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messag
     world.broker.steps.append(stop_broker)
     follower.open()
     follower.start()
-    _until(lambda: follower.broker.state is FollowState.PROMOTED)
+    until(lambda: follower.broker.state is FollowState.PROMOTED)
     store = follower.broker.store
     assert store is not None
     assert not store.is_followed
@@ -451,7 +450,7 @@ def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messag
     assert len(store.query(Query(topic="orders", key="key-501")).messages) == 1
     # a broker that comes back is told of, loudly
     world.broker.gone = False
-    _until(lambda: follower.broker.error is not None)
+    until(lambda: follower.broker.error is not None)
     assert "both take messages" in str(follower.broker.error)
     assert follower.broker.state is FollowState.TWO_WRITERS
     assert follower.broker.problem is not None
@@ -465,9 +464,9 @@ def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messag
     world.clock.is_calm = False
     again.start()
     world.broker.gone = False
-    _until(lambda: again.broker.state is FollowState.TWO_WRITERS)
+    until(lambda: again.broker.state is FollowState.TWO_WRITERS)
     world.broker.gone = True
-    _until(lambda: again.broker.state is FollowState.PROMOTED)
+    until(lambda: again.broker.state is FollowState.PROMOTED)
     again.stop()
 
 
@@ -481,7 +480,7 @@ def test_a_process_that_begins_when_the_broker_is_gone_takes_its_place_only_when
     world.broker.gone = True
     # what the broker had last is not known
     follower = world.run(*[lambda: world.clock.advance(60_000)] * 5, stops=False)
-    _until(lambda: "where its log ended is not known" in str(follower.broker.error))
+    until(lambda: "where its log ended is not known" in str(follower.broker.error))
     assert "--promote-now" in str(follower.broker.hint)
     assert follower.broker.state is FollowState.CONNECTING
     follower.stop()
@@ -594,12 +593,3 @@ def _archive(world: FollowerWorld) -> None:
     opened = world.follower._store
     assert opened is not None
     opened.archive_all()
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    waits = threading.Event()
-    for _ in range(3_000):
-        if is_so():
-            return
-        waits.wait(0.01)
-    raise AssertionError("it never was so")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.rocketmq.fake_cluster import cluster_of
-from tests.support.rocketmq.scripted_broker import FollowerWorld, ScriptedBroker, facts
+from tests.support.rocketmq.scripted_broker import FollowerWorld, ScriptedBroker, facts, until
 from tests.support.stores.engines import small_settings
 from tests.support.stores.followed import BrokerLog, broker_log
 from tierlog.index.search.query import Query
@@ -222,32 +221,23 @@ def test_while_a_slave_acts_as_master_nothing_is_promoted_and_the_master_that_is
         followers.open()
         followers.start()
         (broker,) = followers.brokers()
-        _until(lambda: broker.end == log.end)
+        until(lambda: broker.end == log.end)
         master.close()
         cluster.tell("broker-a", None, slave)
-        _until(lambda: broker.state is FollowState.CONNECTING)
+        until(lambda: broker.state is FollowState.CONNECTING)
         gone_ms = world.clock.now_ms()
-        _until(lambda: world.clock.now_ms() > gone_ms + 60_000)  # the follower's waits move it
+        until(lambda: world.clock.now_ms() > gone_ms + 60_000)  # the follower's waits move it
         assert broker.state is FollowState.CONNECTING
         assert broker.slaves == (slave.remoting.address,)
         asked = {frame.code for frame in slave.remoting.asked}
         cluster.tell("broker-a", back, slave)
-        _until(lambda: broker.end == longer.end and broker.state is FollowState.FOLLOWING)
+        until(lambda: broker.end == longer.end and broker.state is FollowState.FOLLOWING)
         assert not asked  # it has no log of its own
         assert broker.store is not None
         for number in range(120):
             topic = "orders" if number // 6 % 2 == 0 else "%RETRY%shop"
             assert len(broker.store.query(Query(topic=topic, key=f"key-{number}")).messages) == 1
         followers.stop()
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    waits = threading.Event()
-    for _ in range(3_000):
-        if is_so():
-            return
-        waits.wait(0.01)
-    raise AssertionError("it never was so")
 
 
 def test_a_broker_that_listens_and_answers_nothing_is_not_gone() -> None:

@@ -244,3 +244,13 @@ class FollowerWorld(FollowedWorld):
 def facts(**changes: object) -> BrokerFacts:
     """Those of the scripted broker, changed."""
     return replace(FACTS, **changes)  # type: ignore[arg-type]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something holds; real time, as threads do it."""
+    waits = threading.Event()
+    for _ in range(3_000):
+        if is_so():
+            return
+        waits.wait(0.01)
+    raise AssertionError("it never was so")
