@@ -165,7 +165,8 @@ class JsonBody:
         body = await body_of(request).read()
         if not body and self._is_needed:
             raise refusal("Field required")
-        if not self._is_needed and body.strip() in (b"", b"null"):
+        # white space alone is no JSON: it is parsed, and refused
+        if not self._is_needed and (not body or body.strip(b" \t\r\n") == b"null"):
             return None
         parsing = request.app.state.lanes.parsing
 

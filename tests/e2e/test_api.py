@@ -312,6 +312,16 @@ def test_a_wrong_request_gets_a_problem_and_changes_nothing(
     assert shared_service.json("GET", "/v1/topics")[1] == before
 
 
+@pytest.mark.parametrize("data", ["\t", " \r\n", "\x0cnull", "nul"])
+def test_a_body_that_may_be_absent_and_is_no_json_is_refused(shared_service: Service, data: str) -> None:
+    for path in ("/v1/admin/archive", "/v1/admin/check"):
+        status, _, content = shared_service.ask("POST", path, data, content_type="application/json")
+        assert status == 422, content
+    for nothing in (None, "", " null\n"):
+        status, _, content = shared_service.ask("POST", "/v1/admin/archive", nothing, content_type="application/json")
+        assert status == 200, content
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "status"),
     [
