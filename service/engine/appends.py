@@ -42,22 +42,50 @@ AppendedMessages = Sequence[Message] | PendingMessages | ClientMessages
 _COLLECTED = (PendingMessages, ClientMessages)
 #: Writing a larger message takes as long as a flush, so it shares only the flush.
 _MOST_SHARED_BYTES = 64 << 10
+#: Of those who waited for one append. One thread is on its way then while another one runs (record 0021).
+_CALLED_AT_ONCE = 2
 _UNQUOTED = "([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?"
 #: Every Idempotency-Key, whole.
 IDEMPOTENCY_KEY_PATTERN = f'{_UNQUOTED}|"{_UNQUOTED}"'
 _KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 
 
+class _Sender:
+    """A thread that waits until it has something to do."""
+
+    __slots__ = ("_is_called", "_lock")
+
+    def __init__(self) -> None:
+        self._is_called = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def call(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            self._lock.release()
+
+    def wait(self) -> None:
+        """Returns once it is called; also where an earlier wait was interrupted, before or after the call."""
+        if not self._is_called:
+            self._lock.acquire()
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Messages that are appended together. Each of the locks is held until its owner has something to do."""
+    """Messages that are appended together."""
 
     pending: PendingMessages
-    waiting: list[threading.Lock] = field(default_factory=list)
+    senders: list[_Sender] = field(default_factory=list)
     found: AppendedColumns | None = None
     is_over: bool = False
     is_lost: bool = False
     """Nobody knows how far it came."""
+
+    def call(self, place: int) -> None:
+        """Calls the sender in this place, if there is one."""
+        if place < len(self.senders):
+            self.senders[place].call()
 
 
 class SharedAppends:
@@ -65,7 +93,8 @@ class SharedAppends:
 
     A thread that comes while one append is on its way shares the next. So a batch costs one append and one flush,
     whoever is in it. The first of those who wait does it for the others; nobody else is needed, and who comes alone
-    waits for nobody.
+    waits for nobody. Those who waited call each other, two at a time: called at once, they would only wait again, for
+    the interpreter, and be sent from one processor to the other meanwhile.
     """
 
     def __init__(
@@ -89,20 +118,17 @@ class SharedAppends:
             else:
                 batch = self._next
                 place = batch.pending.add_message(message) - 1
-                mine = threading.Lock()
-                mine.acquire()
-                batch.waiting.append(mine)
+                batch.senders.append(_Sender())
         if is_first:
             try:
                 return self._append_alone(message)
             finally:
                 self._pass_on()
         try:
-            mine.acquire()
+            self._go_on(batch, place)
         except BaseException:  # interrupted: the other senders depend on this one
-            threading.Thread(target=self._stand_in, args=(mine, batch), daemon=True).start()
+            threading.Thread(target=self._go_on, args=(batch, place), daemon=True).start()
             raise
-        self._append_for_all(batch)
         if batch.found is not None:
             return batch.found[place : place + 1]
         if batch.is_lost:
@@ -110,12 +136,20 @@ class SharedAppends:
         # the refused message may be another sender's; if the disk failed, the store tells each sender
         return self._append_alone(message)
 
+    def _go_on(self, batch: _Batch, place: int) -> None:
+        """Waits for the call, appends for all unless somebody did, and calls another; what was done is not repeated."""
+        batch.senders[place].wait()
+        try:
+            self._append_for_all(batch)
+        finally:
+            batch.call(place + _CALLED_AT_ONCE)
+
     def _append_for_all(self, batch: _Batch) -> None:
-        """Appends for all who have joined by now and lets go of them, unless somebody did."""
         if batch.is_over:
             return
         with self._lock:
-            self._next = _Batch(self._new_pending())
+            if self._next is batch:
+                self._next = _Batch(self._new_pending())
         try:
             batch.found = self._append(batch.pending)
         except StoreError:
@@ -125,19 +159,14 @@ class SharedAppends:
             raise
         finally:
             batch.is_over = True
-            for each in batch.waiting[1:]:
-                each.release()
+            for place in range(1, _CALLED_AT_ONCE):
+                batch.call(place)
             self._pass_on()
-
-    def _stand_in(self, place: threading.Lock, batch: _Batch) -> None:
-        place.acquire()
-        self._append_for_all(batch)
 
     def _pass_on(self) -> None:
         with self._lock:
-            self._is_busy = bool(self._next.waiting)
-            if self._is_busy:
-                self._next.waiting[0].release()
+            self._is_busy = bool(self._next.senders)
+            self._next.call(0)
 
     def _append_alone(self, message: Message) -> AppendedColumns:
         pending = self._new_pending()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 
@@ -11,6 +12,7 @@ from tests.service.cli.test_flush import wait_until
 from tests.service.engine.test_producer import bodies, opened
 from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.fs.faulty_fs import FaultyFileSystem
+from tierlog.service.engine import appends
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import InvalidRequestError, ReadOnlyError, StoreError, TopicNotFoundError
@@ -38,9 +40,9 @@ class Senders:
         """Return when all of them wait in one batch."""
         shared = self.engine._appends._shared
         for message in messages:
-            before = len(shared._next.waiting)
+            before = len(shared._next.senders)
             self.start(message)
-            wait_until(lambda before=before: len(shared._next.waiting) > before, "it did not join")  # type: ignore[misc]
+            wait_until(lambda before=before: len(shared._next.senders) > before, "it did not join")  # type: ignore[misc]
 
     def finish(self) -> None:
         self.held.release()
@@ -138,12 +140,34 @@ def test_who_is_interrupted_leaves_the_others_their_place(
     engine.close()
 
 
+@pytest.mark.parametrize("place", [0, 1, 2, 5])
+def test_who_is_interrupted_while_it_waits_is_missed_by_nobody(
+    fs: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Those who waited call each other; a stand-in waits for the call and passes it on."""
+    engine = opened(fs)
+    senders = Senders(engine, fs)
+    wait, waits = appends._Sender.wait, itertools.count()
+
+    def interrupt(sender: appends._Sender) -> None:
+        if next(waits) == place:
+            raise KeyboardInterrupt
+        wait(sender)
+
+    monkeypatch.setattr(appends._Sender, "wait", interrupt)
+    senders.join_in(*(Message("orders", b"%d" % number, queue_id=0) for number in range(6)))
+    senders.finish()
+    assert Counter(type(one) for one in senders.answers.values()) == {Appended: 6, KeyboardInterrupt: 1}
+    assert sorted(bodies(engine)) == [*(b"%d" % number for number in range(6)), b"first"]
+    engine.close()
+
+
 def test_a_large_message_goes_alone(fs: FaultyFileSystem) -> None:
     engine = opened(fs, hot__segment_bytes=1 << 20)
     senders = Senders(engine, fs)
     senders.start(Message("orders", b"x" * 100_000, queue_id=0))
     wait_until(lambda: engine._hot.log.end > 100_000, "it waited to be written")
-    assert not engine._appends._shared._next.waiting
+    assert not engine._appends._shared._next.senders
     senders.finish()
     assert all(isinstance(one, Appended) for one in senders.answers.values())
     engine.close()
