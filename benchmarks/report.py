@@ -23,7 +23,7 @@ _RATIOS = "performance-ratios.svg"
 BENCHMARKS = (
     "limits", "append", "append_single", "group_commit", "dispatch", "index_put", "compaction", "index_object",
     "hot_lookup", "compacted_lookup", "pull", "pull_records", "download", "http_load", "rocketmq_door",
-    "follow", "archive_segment", "cold_read",
+    "follow", "archive_segment", "cold_read", "cores",
     "recovery", "start", "memory", "soak", "follow_soak",
 )  # fmt: skip
 #: Take half an hour and ten minutes, and are asked for with ``make soak`` and ``make follow-soak``.
