@@ -42,8 +42,6 @@ AppendedMessages = Sequence[Message] | PendingMessages | ClientMessages
 _COLLECTED = (PendingMessages, ClientMessages)
 #: Writing a larger message takes as long as a flush, so it shares only the flush.
 _MOST_SHARED_BYTES = 64 << 10
-#: Of those who waited for one append. One thread is on its way then while another one runs (record 0021).
-_CALLED_AT_ONCE = 2
 _UNQUOTED = "([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?"
 #: Every Idempotency-Key, whole.
 IDEMPOTENCY_KEY_PATTERN = f'{_UNQUOTED}|"{_UNQUOTED}"'
@@ -93,8 +91,8 @@ class SharedAppends:
 
     A thread that comes while one append is on its way shares the next. So a batch costs one append and one flush,
     whoever is in it. The first of those who wait does it for the others; nobody else is needed, and who comes alone
-    waits for nobody. Those who waited call each other, two at a time: called at once, they would only wait again, for
-    the interpreter, and be sent from one processor to the other meanwhile.
+    waits for nobody. Those who waited call each other, one by one: called at once, they would only wait again, for the
+    interpreter's lock (record 0021).
     """
 
     def __init__(
@@ -137,12 +135,12 @@ class SharedAppends:
         return self._append_alone(message)
 
     def _go_on(self, batch: _Batch, place: int) -> None:
-        """Waits for the call, appends for all unless somebody did, and calls another; what was done is not repeated."""
+        """Waits for the call, appends for all unless somebody did, and calls the next; what was done is not repeated."""
         batch.senders[place].wait()
         try:
             self._append_for_all(batch)
         finally:
-            batch.call(place + _CALLED_AT_ONCE)
+            batch.call(place + 1)
 
     def _append_for_all(self, batch: _Batch) -> None:
         if batch.is_over:
@@ -159,8 +157,6 @@ class SharedAppends:
             raise
         finally:
             batch.is_over = True
-            for place in range(1, _CALLED_AT_ONCE):
-                batch.call(place)
             self._pass_on()
 
     def _pass_on(self) -> None:
