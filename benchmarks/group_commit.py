@@ -41,8 +41,8 @@ _TASKS_HELD_BY = (
     "0021; batches that overlap each other's flush, so that it need not sleep, were no faster"
 )
 _THREADS_HELD_BY = (
-    "18 to 26 us of processor time a message, nearly all of it two switches of threads that hand over the interpreter's "
-    "lock, each of which wakes a processor"
+    "18 to 26 us of processor time a message, nearly all of it two switches of threads that hand over the "
+    "interpreter's lock, each of which wakes a processor"
 )
 _LONE_HELD_BY = (
     "20 us of Python become 54 after each wait for the disk, as a processor that slept comes back with cold caches: "

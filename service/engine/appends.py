@@ -135,7 +135,7 @@ class SharedAppends:
         return self._append_alone(message)
 
     def _go_on(self, batch: _Batch, place: int) -> None:
-        """Waits for the call, appends for all unless somebody did, and calls the next; what was done is not repeated."""
+        """Waits for the call, appends for all unless somebody did, calls the next; what was done is not repeated."""
         batch.senders[place].wait()
         try:
             self._append_for_all(batch)
