@@ -45,7 +45,7 @@ _TAGS = 16
 
 
 def rolls(folder: Path, *, with_states: bool) -> float:
-    """Ms that a roll takes whose next segment is there, of 16 the median; ``with_states``: the old one is marked, too."""
+    """Ms that a roll takes whose next segment is there, ``with_states``: the old one is marked."""
     seconds = []
     with counted_log(folder, _SEGMENT_BYTES) as counted:
         log = counted.log
