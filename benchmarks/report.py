@@ -24,10 +24,12 @@ BENCHMARKS = (
     "limits", "append", "append_single", "group_commit", "dispatch", "index_put", "compaction", "index_object",
     "hot_lookup", "compacted_lookup", "pull", "pull_records", "download", "http_load", "rocketmq_door",
     "follow", "archive_segment", "cold_read", "cores",
-    "recovery", "start", "memory", "soak", "follow_soak",
+    "recovery", "start", "memory", "mechanisms", "soak", "follow_soak",
 )  # fmt: skip
 #: Take half an hour and ten minutes, and are asked for with ``make soak`` and ``make follow-soak``.
 ONLY_BY_NAME = frozenset({"soak", "follow_soak"})
+#: Their other sides are models of what tierlog could do itself, so their ratios are no part of the plot.
+_OF_MODELS = frozenset({"mechanisms"})
 
 _HEAD = """\
 # How fast
@@ -106,8 +108,8 @@ def page(all_of_them: Sequence[Result]) -> str:
 
 
 def ratio_rows(all_of_them: Sequence[Result]) -> list[Row]:
-    """Every row that compares."""
-    return [row for result in all_of_them for row in result.rows if row.ratios]
+    """Every row that compares with somebody else's program or another way of tierlog's own."""
+    return [row for result in all_of_them if result.name not in _OF_MODELS for row in result.rows if row.ratios]
 
 
 def _targets(all_of_them: Sequence[Result]) -> Iterator[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from fastapi.exceptions import RequestValidationError
@@ -38,6 +38,7 @@ from tierlog.tiering.base.types import Durability
 from tierlog.tiering.format.arrow_stream import measure_stream, read_stream
 from tierlog.tiering.format.hashing import java_hash
 from tierlog.tiering.format.properties import SHARDING_KEY
+from tierlog.tiering.format.record import host_text, peer_host
 from tierlog.tiering.message.arrow_input import ArrowMessages, check_produce_schema
 from tierlog.tiering.message.batch import ANY_QUEUE, Message
 
@@ -101,6 +102,8 @@ class RequestMessages:
     """Held while a body is taken apart."""
     due_ms: int | None = None
     """When they are delivered; None: now."""
+    born_host: str = ""
+    """What :func:`born_host_of` says of the request."""
 
     async def append(
         self, body: Body, lane: Lane, durability: Durability, key: IdempotencyKey | None, form: str
@@ -158,15 +161,15 @@ class RequestMessages:
             table = self._taken(read_stream, content)
             if not len(table):
                 raise refusal("no message")
-            return ArrowMessages(table, topic, queue_of)
+            return ArrowMessages(table, topic, queue_of, born_host=self.born_host)
         is_lines = self.kind == NDJSON
         if len(content) >= _FEW_BYTES:
             table = table_of_lines(content, queue_of) if is_lines else table_of_document(content, queue_of)
             if table is not None:
                 check_count(len(table), most)
-                return ArrowMessages(table, topic, queue_of)
+                return ArrowMessages(table, topic, queue_of, born_host=self.born_host)
         models = models_of_lines(content, most) if is_lines else models_of_document(content, most)
-        found = [message_of(one, topic, queue_of) for one in models]
+        found = _born_at(self.born_host, [message_of(one, topic, queue_of) for one in models])
         if not found:
             raise refusal("no message")
         return found
@@ -241,7 +244,21 @@ def queue_chooser(engine: Store, settings: Settings, topic: str) -> Callable[[st
     return queue_of
 
 
-def few_messages(body: bytes, topic: str, most: int) -> list[Message] | None:
+def born_host_of(scope: MutableMapping[str, Any], settings: Settings) -> str:
+    """Returns the born host of the messages that a request brings: none unless the settings say so.
+
+    It is the other end of the connection. What a header says of it is not believed, since anybody can send one.
+    """
+    client = scope.get("client") if settings.produce.born_host else None
+    field = b"" if client is None else peer_host(*client)
+    return host_text(field) if any(field) else ""
+
+
+def _born_at(born_host: str, messages: list[Message]) -> list[Message]:
+    return [replace(message, born_host=born_host) for message in messages] if born_host else messages
+
+
+def few_messages(body: bytes, topic: str, most: int, born_host: str = "") -> list[Message] | None:
     """Reads the messages of a short JSON body; None if the body is refused, or one has a sharding key."""
     found = messages_of_document(body, topic)
     if found is None:
@@ -252,7 +269,7 @@ def few_messages(body: bytes, topic: str, most: int) -> list[Message] | None:
         if any(one.sharding_key is not None for one in rows):  # whose queue takes asking
             return None
         found = [message_of(one, topic, _no_queue) for one in rows]
-    return found if len(found) <= most else None
+    return _born_at(born_host, found) if len(found) <= most else None
 
 
 def _no_queue(sharding_key: str) -> int:

@@ -41,7 +41,7 @@ from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.types import Durability, PullStatus, Tier
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, Tombstone
-from tierlog.tiering.format.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, Record
+from tierlog.tiering.format.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, Record, host_text
 from tierlog.tiering.format.store_state import StoreState
 from tierlog.tiering.hot.identity import StoreIdentity
 from tierlog.tiering.hot.log_files import LogFiles
@@ -552,7 +552,13 @@ class _Run:
             properties=properties,
             born_ms=born_ms,
             queue_id=record.queue_id,
+            born_host=_born_host(record),
         )
+
+
+def _born_host(record: Record) -> str:
+    port = int.from_bytes(record.born_host[-4:])
+    return host_text(record.born_host) if any(record.born_host) and port < 1 << 16 else ""
 
 
 def _queue_of(message: StoredMessage) -> _Queue:

@@ -319,6 +319,15 @@ class ProduceSettings(SettingGroup):
             "of memory."
         ),
     )
+    born_host: bool = Field(
+        default=False,
+        description=(
+            "Whether the record of a message that comes over HTTP holds the address and port of the other end of its "
+            "connection, as its born host, which is archived with it. Behind a proxy that is the proxy, and of a "
+            "request that another node forwarded, that node: no header is believed. Messages of RocketMQ's clients "
+            "hold theirs in any case. With IPv6, a record is 12 bytes longer."
+        ),
+    )
 
 
 class LogSettings(SettingGroup):

@@ -60,6 +60,8 @@ def message_json(message: StoredMessage) -> Json:
         found["body_base64"] = base64.b64encode(body).decode()
     if is_still_compressed:
         found["body_compressed"] = True
+    if any(record.born_host):
+        found["born_host"] = host_text(record.born_host)
     return found
 
 
@@ -69,8 +71,6 @@ def whole_message_json(message: StoredMessage) -> Json:
     found = message_json(message)
     if record.reconsume_times:
         found["reconsume_times"] = record.reconsume_times
-    if any(record.born_host):
-        found["born_host"] = host_text(record.born_host)
     return found
 
 

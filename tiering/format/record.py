@@ -158,8 +158,33 @@ def encode_host(ip: bytes, port: int) -> bytes:
     return ip + _I32.pack(port)
 
 
+def peer_host(host: str, port: int) -> bytes:
+    """Returns the address field of a connection's other end; zeros for one that has no IP address.
+
+    An IPv4 address that a socket of IPv6 shows is stored as what it is.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return encode_host(bytes(4), 0)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return encode_host(address.packed, port)
+
+
+def parse_host(text: str) -> bytes:
+    """Returns the address field that :func:`host_text` writes so; ValueError for another text."""
+    host, _, port = text.rpartition(":")
+    address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    if (address.version == 6) != host.startswith("[") or not (
+        port.isascii() and port.isdigit() and int(port) < 1 << 16
+    ):
+        raise ValueError(f"{text[:100]!r} is no address with a port")
+    return encode_host(address.packed, int(port))
+
+
 def host_text(host: bytes) -> str:
-    """Writes an address field as ``ip:port``."""
+    """Writes an address field as ``ip:port``, with an IPv6 address in brackets."""
     ip, port = ipaddress.ip_address(host[:-4]), int.from_bytes(host[-4:], "big", signed=True)
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 

@@ -41,6 +41,7 @@ from tierlog.tiering.message.batch import (
     BytesColumn,
     Message,
     MessageBatch,
+    born_host_rows,
     validate_topic,
 )
 
@@ -101,14 +102,19 @@ def check_produce_schema(schema: pa.Schema) -> None:
 class ArrowMessages(Sequence[Message]):
     """Messages of one topic in Arrow columns; a :class:`Message` is made only of those that are asked for."""
 
-    def __init__(self, table: pa.Table, topic: str, queue_of: Callable[[str], int] | None = None) -> None:
-        """``queue_of`` is the queue of a sharding key. Raises :class:`InvalidRequestError` for wrong columns.
+    def __init__(
+        self, table: pa.Table, topic: str, queue_of: Callable[[str], int] | None = None, *, born_host: str = ""
+    ) -> None:
+        """``queue_of`` is the queue of a sharding key, ``born_host`` the address of the producer of all of them.
+
+        Raises :class:`InvalidRequestError` for wrong columns.
 
         The table's buffers are taken as valid: see ``RecordBatch.validate(full=True)``.
         """
         check_produce_schema(table.schema)
         self._topic = topic
         self._queue_of = queue_of
+        self._born_host = born_host
         self._table = table
         columns = {name: _canonical(name, table.column(name)) for name in table.column_names}
         if "born_time" in columns:
@@ -133,7 +139,8 @@ class ArrowMessages(Sequence[Message]):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise ValueError("only slices of step 1")
-            return ArrowMessages(self._table.slice(start, max(0, stop - start)), self._topic, self._queue_of)
+            table = self._table.slice(start, max(0, stop - start))
+            return ArrowMessages(table, self._topic, self._queue_of, born_host=self._born_host)
         place = range(len(self))[index]
         return next(self[place : place + 1]._messages(place))
 
@@ -176,6 +183,7 @@ class ArrowMessages(Sequence[Message]):
                 properties=found,
                 born_ms=born_ms[i],
                 queue_id=queue,
+                born_host=self._born_host,
             )
 
     def _columnar(self, now_ms: int, max_body_bytes: int) -> MessageBatch | None:
@@ -207,6 +215,7 @@ class ArrowMessages(Sequence[Message]):
             keys=keys,
             tags=tags,
             properties=properties,
+            client=born_host_rows([self._born_host] * count),
         )
         return batch if batch.longest_text_bytes() <= MAX_PROPERTIES_BYTES else None
 

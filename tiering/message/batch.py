@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Protocol, TypeGuard
 
@@ -30,10 +31,16 @@ from tierlog.tiering.format.properties import (
     VALUE_END,
     encode_properties,
 )
-from tierlog.tiering.format.record import CHECKSUM_BYTES, FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
+from tierlog.tiering.format.record import (
+    CHECKSUM_BYTES,
+    FIXED_BYTES_V1,
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES_V1,
+    parse_host,
+)
 from tierlog.tiering.kernels.batch_layout import measure_records, measure_texts
 from tierlog.tiering.kernels.checksum import CRC_TABLES
-from tierlog.tiering.kernels.encode import PROPERTY_NAMES, encode_records
+from tierlog.tiering.kernels.encode import CLIENT_FIELDS, PROPERTY_NAMES, encode_records, pack_client_fields
 from tierlog.tiering.kernels.primitives import address_of
 
 #: Leave the choice of a queue to the store.
@@ -103,6 +110,34 @@ def validate_born_ms(born_ms: int) -> int:
     return born_ms
 
 
+@lru_cache(maxsize=1024)
+def born_host_field(born_host: str) -> bytes:
+    """Returns a producer's address as the record has it, or raises :class:`InvalidRequestError`; zeros for none."""
+    if not born_host:
+        return NO_HOST.tobytes()
+    try:
+        return parse_host(born_host)
+    except ValueError:
+        raise InvalidRequestError(
+            f"bad born host {born_host[:100]!r}", hint="an IP address with its port: 10.0.0.7:51334 or [fd00::7]:51334"
+        ) from None
+
+
+def born_host_rows(born_hosts: Sequence[str]) -> NDArray[np.void] | None:
+    """Returns rows of :data:`CLIENT_FIELDS` with producers' addresses, or None where no message has one.
+
+    Raises :class:`InvalidRequestError`.
+    """
+    if not any(born_hosts):
+        return None
+    rows = {host: _born_host_row(born_host_field(host)) for host in set(born_hosts)}
+    return np.frombuffer(b"".join(map(rows.__getitem__, born_hosts)), CLIENT_FIELDS)
+
+
+def _born_host_row(field: bytes) -> bytes:
+    return pack_client_fields(0, 0, 0, len(field), 0, field)
+
+
 def validate_queue_id(queue_id: int) -> int:
     """Returns a queue id that a topic can have, or :data:`ANY_QUEUE`; or raises :class:`InvalidRequestError`."""
     if not ANY_QUEUE <= queue_id < MAX_QUEUES:
@@ -121,6 +156,8 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     born_ms: int | None = None
     queue_id: int = ANY_QUEUE
+    born_host: str = ""
+    """Address of its producer: ``ip:port``, or ``[ip]:port`` with IPv6; empty: the record has none."""
 
 
 class ColumnarMessages(Protocol):
@@ -194,7 +231,8 @@ class MessageBatch:
     keys: BytesColumn
     tags: BytesColumn
     properties: BytesColumn
-    #: Rows of :data:`CLIENT_FIELDS` for messages of RocketMQ's clients, whose property text has keys and tag in it.
+    #: Rows of :data:`CLIENT_FIELDS`: for messages of RocketMQ's clients, whose property text has keys and tag in it,
+    #: and where a producer's address is kept.
     client: NDArray[np.void] | None = None
 
     def __len__(self) -> int:
@@ -275,6 +313,7 @@ class MessageBatch:
                 keys.append(_encode(" ".join(validate_key(key) for key in message.keys)))
                 tags.append(_encode(_validate_tag(message.tag)))
                 properties.append(encode_properties(_without_own_fields(message.properties)))
+                born_host_field(message.born_host)
                 _check_sizes(message, max_body_bytes, keys[-1], tags[-1], properties[-1])
             except InvalidRequestError as error:
                 raise type(error)(f"message {place}: {error.message}", position=place, hint=error.hint) from error
@@ -312,12 +351,12 @@ class MessageBatch:
             properties = BytesColumn.of(
                 [encode_properties(_without_own_fields(item.properties)) if item.properties else b"" for item in items]
             )
+            found = cls._laid_out(
+                items, topics, now_ms=now_ms, keys=BytesColumn.of_texts(keys), tags=BytesColumn.of_texts(tags),
+                properties=properties,
+            )  # fmt: skip
         except InvalidRequestError:
             return None
-        found = cls._laid_out(
-            items, topics, now_ms=now_ms, keys=BytesColumn.of_texts(keys), tags=BytesColumn.of_texts(tags),
-            properties=properties,
-        )  # fmt: skip
         is_right = found.longest_text_bytes() <= MAX_PROPERTIES_BYTES and LOST_SECTOR not in properties.data.tobytes()
         return found if is_right else None
 
@@ -341,6 +380,7 @@ class MessageBatch:
             keys=keys,
             tags=tags,
             properties=properties,
+            client=born_host_rows([item.born_host for item in items]),
         )
 
 

@@ -32,6 +32,8 @@ from tierlog.tiering.message.batch import (
     BytesColumn,
     Message,
     MessageBatch,
+    born_host_field,
+    born_host_rows,
     check_property_bytes,
     no_such_queue,
 )
@@ -44,7 +46,10 @@ _MOST_TOPICS = 10_000
 
 
 class ClientFields(NamedTuple):
-    """What a record has of a message that a client of RocketMQ sent, besides what every message has."""
+    """What a record has of a message that a client of RocketMQ sent, besides what every message has.
+
+    Of other messages it may have the born host.
+    """
 
     flag: int = 0
     #: Without the bits that say how long the hosts are.
@@ -137,8 +142,8 @@ class PendingMessages:
         self._max_body_bytes = max_body_bytes
         self._topics = {} if topics is None else topics
         self._queues_of = queues_of
-        # topic, queue, born time or None, body, keys, tag, property text
-        self._rows: list[tuple[str, int, int | None, bytes, str, str, str]] = []
+        # topic, queue, born time or None, body, keys, tag, property text, born host
+        self._rows: list[tuple[str, int, int | None, bytes, str, str, str, str]] = []
         #: Bytes of bodies, and about those of keys.
         self.text_bytes = 0
 
@@ -155,6 +160,7 @@ class PendingMessages:
         properties: Mapping[str, str] | None = None,
         born_ms: int | None = None,
         queue_id: int = ANY_QUEUE,
+        born_host: str = "",
     ) -> int:
         """Keeps a message and says how many are kept, or raises what :meth:`MessageBatch.of` raises for it alone.
 
@@ -178,11 +184,12 @@ class PendingMessages:
             and text.isprintable()
             and tag.isprintable()
             and not properties
+            and not born_host
             and len(text) + len(tag) < _SURELY_FITS
             and ANY_QUEUE <= queue_id < self._topics.get(topic, ANY_QUEUE)
             and (born_ms is None or 0 <= born_ms < BORN_END_MS)
         ):
-            rows.append((topic, queue_id, born_ms, body, text, tag, ""))
+            rows.append((topic, queue_id, born_ms, body, text, tag, "", ""))
             self.text_bytes += len(body) + len(text)
         else:
             self._add_checked(
@@ -194,6 +201,7 @@ class PendingMessages:
                     properties=properties or {},
                     born_ms=born_ms,
                     queue_id=queue_id,
+                    born_host=born_host,
                 )
             )
         return len(rows)
@@ -202,7 +210,7 @@ class PendingMessages:
         """Keeps a message that is made already, as :meth:`add` does."""
         return self.add(
             message.topic, message.body, keys=message.keys, tag=message.tag, properties=message.properties,
-            born_ms=message.born_ms, queue_id=message.queue_id,
+            born_ms=message.born_ms, queue_id=message.queue_id, born_host=message.born_host,
         )  # fmt: skip
 
     def _add_checked(self, message: Message) -> None:
@@ -214,19 +222,22 @@ class PendingMessages:
         if len(self._topics) >= _MOST_TOPICS:
             self._topics.clear()
         self._topics[message.topic] = queues
-        self._rows.append((message.topic, message.queue_id, message.born_ms, message.body, keys, tag, properties))
+        self._rows.append(
+            (message.topic, message.queue_id, message.born_ms, message.body, keys, tag, properties, message.born_host)
+        )
         self.text_bytes += len(message.body) + len(keys) + len(properties)
 
     def take_lone(self, *, now_ms: int) -> LoneMessage:
         """Takes the only message that is pending."""
-        ((topic, queue_id, born_ms, body, keys, tag, properties),) = self._rows
+        ((topic, queue_id, born_ms, body, keys, tag, properties, born_host),) = self._rows
         self._rows, self.text_bytes = [], 0
         text = properties
         if tag:
             text = f"{TAGS}{NAME_END}{tag}{VALUE_END}{text}"
         if keys:
             text = f"{KEYS}{NAME_END}{keys}{VALUE_END}{text}"
-        return LoneMessage(topic, queue_id, now_ms if born_ms is None else born_ms, body, text.encode())
+        client = ClientFields(born_host=born_host_field(born_host)) if born_host else _NO_CLIENT
+        return LoneMessage(topic, queue_id, now_ms if born_ms is None else born_ms, body, text.encode(), client)
 
     def take(self, *, now_ms: int) -> MessageBatch:
         """Returns all of them as a batch, in the order in which they came; nothing is pending then.
@@ -235,7 +246,9 @@ class PendingMessages:
         """
         rows = self._rows
         self._rows, self.text_bytes = [], 0
-        topic, queue_id, born_ms, bodies, keys, tags, properties = zip(*rows, strict=True) if rows else ((),) * 7
+        topic, queue_id, born_ms, bodies, keys, tags, properties, born_hosts = (
+            zip(*rows, strict=True) if rows else ((),) * 8
+        )
         numbers = {name: number for number, name in enumerate(dict.fromkeys(topic))}
         return MessageBatch(
             topics=tuple(numbers),
@@ -246,6 +259,7 @@ class PendingMessages:
             keys=BytesColumn.of_texts(keys),
             tags=BytesColumn.of_texts(tags),
             properties=BytesColumn.of_texts(properties),
+            client=born_host_rows(born_hosts),
         )
 
 

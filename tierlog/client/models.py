@@ -96,7 +96,7 @@ class StoredMessage:
     reconsume_times: int = 0
     """How often a RocketMQ client had it back; only of one message by its id."""
     born_host: str = ""
-    """Address of the RocketMQ client that sent it; only of one message by its id."""
+    """Address of its producer, ``ip:port`` or ``[ip]:port``, if the record has it."""
 
     @classmethod
     def of(cls, found: Json) -> StoredMessage:

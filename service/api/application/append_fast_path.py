@@ -26,7 +26,7 @@ from tierlog.service.api.append_answers import appended_rows, results_json
 from tierlog.service.api.errors import store_error, validation_error
 from tierlog.service.api.lanes import Lane, Lanes
 from tierlog.service.api.limits import Body
-from tierlog.service.api.message_bodies import RequestMessages, bytes_of_json, few_messages
+from tierlog.service.api.message_bodies import RequestMessages, born_host_of, bytes_of_json, few_messages
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.append_results import AppendedColumns
 from tierlog.service.engine.store import Store
@@ -200,12 +200,16 @@ class AppendFastPath:
             if kind == form == JSON and len(content) <= _MOST_BYTES:
                 if (needed_bytes := bytes_of_json(content)) > body.held_bytes:
                     await body.hold(needed_bytes)
-                read = partial(few_messages, content, topic, self._settings.serve.max_request_messages)
+                most = self._settings.serve.max_request_messages
+                read = partial(few_messages, content, topic, most, born_host_of(scope, self._settings))
                 answer = await self._gathering.append(topic, durability, content.count(b"{"), read)
                 response: ASGIApp | None = None if answer is None else _Answer(answer)
             else:
                 del content  # nobody but the body may keep a reference to it
-                incoming = RequestMessages(kind, topic, self._engine, self._settings, self._lanes.parsing)
+                incoming = RequestMessages(
+                    kind, topic, self._engine, self._settings, self._lanes.parsing,
+                    born_host=born_host_of(scope, self._settings),
+                )  # fmt: skip
                 response = await incoming.append(body, self._lanes.append, durability, None, form)
         except StoreError as error:
             response = store_error(Request(scope), error)

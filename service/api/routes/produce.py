@@ -13,7 +13,7 @@ from tierlog.service.api.deps import TheCaller, TheEngine, TheSettings
 from tierlog.service.api.lane_route import LaneRoute
 from tierlog.service.api.lanes import LaneChoice
 from tierlog.service.api.limits import body_of, lane_of
-from tierlog.service.api.message_bodies import BODY, RequestMessages, body_kind
+from tierlog.service.api.message_bodies import BODY, RequestMessages, body_kind, born_host_of
 from tierlog.service.api.negotiation import wanted_form
 from tierlog.service.api.route_traits import traits
 from tierlog.service.api.schemas.messages import AppendedListOut
@@ -75,7 +75,9 @@ async def produce(
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key, caller.window)
     kind = body_kind(request.headers.get("content-type", JSON))
     due_ms = _due_ms(engine, delay, deliver_at, has_key=key is not None)
-    incoming = RequestMessages(kind, topic, engine, settings, request.app.state.lanes.parsing, due_ms)
+    incoming = RequestMessages(
+        kind, topic, engine, settings, request.app.state.lanes.parsing, due_ms, born_host_of(request.scope, settings)
+    )
     return await incoming.append(body_of(request), lane_of(request), durability, key, form)
 
 

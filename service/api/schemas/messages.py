@@ -427,7 +427,10 @@ class MessageOut(BaseModel):
     body_base64: str = absent("bytes that are not UTF-8")
     body_compressed: Literal[True] = absent("there only if a compressed body could not be inflated: it is as stored")
     reconsume_times: int = absent("how often a RocketMQ client had it back; of one message by its id, unless 0")
-    born_host: str = absent("address of the RocketMQ client, `ip:port`; of one message by its id, if the record has it")
+    born_host: str = absent(
+        "address of its producer, `ip:port` or `[ip]:port`, if the record has it: of a RocketMQ client, or with "
+        "`produce.born_host`"
+    )
 
 
 class HintOut(BaseModel):

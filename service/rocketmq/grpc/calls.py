@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatchcase
@@ -27,9 +26,9 @@ from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, OverloadedError
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
-from tierlog.tiering.format.record import encode_host
+from tierlog.tiering.format.record import peer_host
 from tierlog.tiering.hot.consumer_groups import validate_group
-from tierlog.tiering.message.batch import NO_HOST, validate_topic
+from tierlog.tiering.message.batch import validate_topic
 
 T = TypeVar("T")
 #: Has something told of what arrives, for as long as its context lasts.
@@ -104,15 +103,8 @@ def _host_of(peer: str) -> bytes:
     """``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711`` as a record's host field; none for anything else."""
     kind, _, rest = peer.partition(":")
     host, _, port = unquote(rest).rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-        if kind in ("ipv4", "ipv6"):
-            if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-                address = address.ipv4_mapped
-            return encode_host(address.packed, int(port))
-    except ValueError:
-        pass
-    return NO_HOST.tobytes()
+    is_known = kind in ("ipv4", "ipv6") and port.isdigit()
+    return peer_host(host.strip("[]"), int(port)) if is_known else peer_host("", 0)
 
 
 class WorkLane:

@@ -12,7 +12,6 @@ and cut off when it takes too little for too long.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import socket
 import ssl
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from tierlog.service.server.connections import ConnectionSlot
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.format.record import encode_host
+from tierlog.tiering.format.record import peer_host
 from tierlog.tiering.rocketmq.codes import FrameFlag, RequestCode
 from tierlog.tiering.rocketmq.frames import Frame, FrameReader, encode_frame
 
@@ -500,12 +499,9 @@ def _ignore(frame: Frame | None) -> None:
 def _host_of(sock: socket.socket) -> bytes:
     try:
         host, port = sock.getpeername()[:2]
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except (OSError, ValueError):
-        return encode_host(bytes(4), 0)
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return encode_host(address.packed, port)
+    except OSError:
+        host, port = "", 0
+    return peer_host(host, port)
 
 
 def _name_of(sock: socket.socket) -> str:

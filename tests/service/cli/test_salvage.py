@@ -24,6 +24,7 @@ from tierlog.tiering.base.errors import (
 )
 from tierlog.tiering.base.randomness import SeededRandomness
 from tierlog.tiering.base.types import Durability
+from tierlog.tiering.format.record import host_text
 from tierlog.tiering.message.batch import Message
 
 
@@ -49,7 +50,8 @@ def taken_over(world: World) -> Store:
     for at in range(40, 60, 4):
         send(old, "orders", at, at + 4)
     properties = {"colour": "red"}
-    old.append([Message("pays", b"pays 0.", ("k",), "tag", properties, world.clock.now_ms() - 5, queue_id=1)])
+    paid = Message("pays", b"pays 0.", ("k",), "tag", properties, world.clock.now_ms() - 5, 1, "[fd00::7]:51334")
+    old.append([paid])
     old.close()
     return world.open("b", restore=True)
 
@@ -71,6 +73,7 @@ def test_what_the_archive_lacks_comes_back_as_it_was(world: World) -> None:
     (paid,) = read_all(new, "pays", 1)
     assert (paid.record.body, paid.keys, paid.tag, paid.record.queue_id) == (b"pays 0.", ["k"], "tag", 1)
     assert paid.record.born_ms == world.clock.now_ms() - 5
+    assert host_text(paid.record.born_host) == "[fd00::7]:51334"
     assert paid.properties["colour"] == "red"
     volume_id, _, offset = paid.properties[PROPERTY].partition(":")
     assert volume_id == report.volume_id
