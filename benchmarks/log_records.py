@@ -55,13 +55,13 @@ def messages(count: int, topic: str, queues: int) -> Iterator[list[Message]]:
         ]  # fmt: skip
 
 
-def open_hot(root: Path, segment_bytes: int) -> HotStore:
+def open_hot(root: Path, segment_bytes: int, queues: int = 16) -> HotStore:
     """The log alone, without a service around it."""
     for name in ("tmp", "tierlog", "commitlog", "consumequeue"):
         (root / name).mkdir(parents=True, exist_ok=True)
     hot = HotStore(
-        LocalFileSystem(), StorePaths(root), SystemClock(), HotOptions(segment_bytes=segment_bytes, default_queues=16),
-        bytes(8), published_below=0,
+        LocalFileSystem(), StorePaths(root), SystemClock(),
+        HotOptions(segment_bytes=segment_bytes, default_queues=queues), bytes(8), published_below=0,
     )  # fmt: skip
     hot.recover([])
     return hot

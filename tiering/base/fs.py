@@ -22,7 +22,7 @@ import os
 import socket
 import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -58,12 +58,13 @@ _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 _FALLOCATE: Any = getattr(_LIBC, "fallocate64", None)
 if _FALLOCATE is not None:
     _FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _M_ARENA_MAX = -8
 _MS_SYNC = 4
-_MADV_DONTNEED, _MADV_POPULATE_WRITE = 4, 23
+_MADV_WILLNEED, _MADV_DONTNEED, _MADV_POPULATE_WRITE = 3, 4, 23
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 
@@ -573,6 +574,28 @@ def populate(mapped: NDArray[np.uint8], start: int, end: int) -> None:
     first = mapped.ctypes.data + start
     page = first - first % mmap.PAGESIZE
     _LIBC.madvise(page, mapped.ctypes.data + end - page, _MADV_POPULATE_WRITE)
+
+
+def is_in_memory(mapped: ByteArray, position: int) -> bool:
+    """Whether the page of one byte of a mapping is in memory; True where the system does not tell."""
+    if not 0 <= position < len(mapped):
+        return True
+    at = mapped.ctypes.data + position
+    found = ctypes.create_string_buffer(1)
+    return bool(_LIBC.mincore(at - at % mmap.PAGESIZE, 1, found) != 0 or found.raw[0] & 1)
+
+
+def will_need(mapped: ByteArray, stretches: Iterable[tuple[int, int]]) -> None:
+    """Has pages of a mapping brought into memory, all at once and without waiting. Best effort.
+
+    ``stretches`` are (start, end) each; what lies outside of the mapping is left out.
+    """
+    begin = mapped.ctypes.data
+    for start, end in stretches:
+        first, stop = begin + max(start, 0), begin + min(end, len(mapped))
+        if first < stop:
+            page = first - first % mmap.PAGESIZE
+            _LIBC.madvise(page, stop - page, _MADV_WILLNEED)
 
 
 def forget_code(library: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tierlog.tiering.base.errors import BadMagicError, CorruptionError, StoreError, TopicNotFoundError, TornRecordError
+from tierlog.tiering.base.fs import is_in_memory, will_need
 from tierlog.tiering.base.types import Boundary, Tier
 from tierlog.tiering.format.generation import record_topic
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE, is_gap
@@ -23,6 +24,11 @@ from tierlog.tiering.message.stored_message import Messages, StoredMessage
 from tierlog.tiering.message.tags import TagFilter
 
 _STEP = 256
+_FEWEST_AHEAD = 4
+_THIN_BYTES = 16 << 10
+"""Queues whose records lie further from each other are thin: what the kernel reads ahead of itself is others'."""
+_MOST_AHEAD_BYTES = 1 << 20
+"""Of one record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ class HotQueue:
                 units, failures = shown.checked(offset, offset + _STEP)
             else:
                 units = shown.raw_units(offset, offset + max(1, min(_STEP, limit)))
+            self.read_ahead(units)
             for unit in units.tolist():
                 if offset in failures:
                     raise failures[offset]
@@ -118,6 +125,32 @@ class HotQueue:
     def units(self, start: int, end: int) -> UnitArray:
         """Returns the units of :meth:`raw_units`, each compared; raises as :meth:`record` does."""
         return self.shown.units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
+
+    def read_ahead(self, units: UnitArray) -> None:
+        """Has the records of units brought at once if they left memory and lie far from each other.
+
+        Read one by one, each record of such a queue waits for the disk in turn (docs/decisions/0062). Whether they left
+        is told by the first and the last. What is wrong with a unit is left to whoever reads its record.
+        """
+        units = units[~is_gap(units)]
+        if len(units) < _FEWEST_AHEAD:
+            return
+        ends = [int(units["physical_offset"][at]) for at in (0, -1)]
+        if ends[1] - ends[0] < len(units) * _THIN_BYTES or all(self._is_in_memory(at) for at in ends):
+            return
+        starts, length = units["physical_offset"].astype(np.int64), self.snapshot.segment_bytes
+        for base in np.unique(starts - starts % length).tolist():
+            segment = self.snapshot.segments.get(base)
+            if segment is not None:
+                inside = units[(starts >= base) & (starts < base + length)]
+                firsts = inside["physical_offset"].astype(np.int64) - base
+                stops = firsts + np.minimum(inside["size"].astype(np.int64), _MOST_AHEAD_BYTES)
+                will_need(segment.data, zip(firsts.tolist(), stops.tolist(), strict=True))
+
+    def _is_in_memory(self, physical_offset: int) -> bool:
+        position = physical_offset % self.snapshot.segment_bytes
+        segment = self.snapshot.segments.get(physical_offset - position)
+        return segment is None or is_in_memory(segment.data, position)
 
     def offset_in_log(self, offset: int) -> int:
         """The queue offset that the record at an offset has; -1 if its own may be another, as in a broker's log."""

@@ -65,6 +65,7 @@ class BatchCollector:
         units, room_bytes = _fitting(queue.raw_units(extent.offset, extent.offset + self._limit))
         if room_bytes > BATCH_BYTES:  # one record that is so large, or a unit that only says so
             units, room_bytes = _fitting(queue.units(extent.offset, extent.offset + 1))
+        queue.read_ahead(units)
         columns, snapshot, taken = self._columns(Tier.HOT, room_bytes), queue.snapshot, 0
         offsets = units["physical_offset"].astype(np.int64)
         try:

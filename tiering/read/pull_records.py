@@ -61,7 +61,7 @@ class RecordCollector:
     """Up to ``limit`` records in ``max_bytes``, one at least, of those whose tag's hash is among some."""
 
     def __init__(self, limit: int, max_bytes: int, tag_hashes: frozenset[int] | None) -> None:
-        self._hashes = tag_hashes
+        self._hashes, self._limit = tag_hashes, limit
         bounds = SliceBounds(limit, min(max_bytes, MAX_READ_BYTES), MAX_MESSAGES, MAX_READ_BYTES)
         self._slices = RecordSlices(bounds, tag_hashes)
         self._parts: list[Part] = []
@@ -113,6 +113,7 @@ class RecordCollector:
         begin = max(queue.snapshot.border, erased.end_of(queue.topic))
         if segment is None or at < begin or self._hides_tags(queue.topic):
             return 0
+        queue.read_ahead(units[: self._limit])
         passed, spans = self._slices.add_units(
             units, segment.data, segment.base_offset,
             begin=begin, topic=topic, queue_id=queue.queue_id, first=queue.offset_in_log(offset),

@@ -14,8 +14,8 @@ Total 14. Magic, checksum, key and length are compared on every read; what diffe
 
 Nothing here is durable state, so nothing is flushed. A file is written under a number in ``writing/`` and renamed.
 Killed before the rename: the next open removes it. Power lost at any point: a name may lead to old, partial or no
-bytes, which the checksum finds when they are read. The list of what is there is made from the names alone; the order
-of use starts anew with each open.
+bytes, which the checksum finds when they are read. The list of what is there is made from the names alone; uses are
+counted anew from each open, so the largest of what an earlier process left goes first until something is used.
 
 Room is taken from the limit before a byte is written, and room that was given up counts only when its file is gone,
 so the files never pass the limit. A full or failing disk costs the cache, never a read: writing happens on a thread
@@ -36,7 +36,7 @@ from pathlib import Path
 
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.cold.reading.memory_cache import ByteLru, ForgottenKeys, LayerCounters, Range
+from tierlog.tiering.cold.reading.memory_cache import ByteUses, ForgottenKeys, LayerCounters, Range
 
 MAGIC = b"TLCACHE1"
 HEAD = struct.Struct(">8sIH")
@@ -63,7 +63,7 @@ class DiskCache:
         self._ranges, self._tmp = folder / "ranges", folder / "writing"
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._lru: ByteLru[str, int] = ByteLru(limit_bytes)
+        self._kept: ByteUses[str, int] = ByteUses(limit_bytes)
         self._lost_bytes = 0
         self._queue: deque[tuple[Range, bytes]] = deque()
         self._queued_bytes = 0
@@ -92,19 +92,19 @@ class DiskCache:
             if size < 0 or not self._make_room(_blocks(size)):
                 self._fs.unlink(self._ranges / name)
             else:
-                self._lru.put(name, size, _blocks(size))
+                self._kept.put(name, size, _blocks(size))
 
     # reading
 
     def __contains__(self, place: Range) -> bool:
         with self._lock:
-            return not self._closed and _file_name(*place) in self._lru
+            return not self._closed and _file_name(*place) in self._kept
 
     def get(self, key: str, start: int, end: int) -> bytes | None:
         """Returns the bytes of a range, or None; whatever is wrong with a file, it is as if it were not there."""
         name = _file_name(key, start, end)
         with self._lock:
-            is_listed = not self._closed and self._lru.get(name) is not None
+            is_listed = not self._closed and self._kept.get(name) is not None
         data = self._read(name, key.encode(), end - start) if is_listed else None
         with self._lock:
             if data is None:
@@ -116,7 +116,7 @@ class DiskCache:
     def kept(self) -> Iterator[tuple[Range, bytes]]:
         """Yields every range that is there now, read one after the other; what is wrong is left out."""
         with self._lock:
-            names = [] if self._closed else [(name, self._lru.get(name, touch=False)) for name in self._lru]
+            names = [] if self._closed else [(name, self._kept.get(name, touch=False)) for name in self._kept]
         for name, size in names:
             match = _NAME.fullmatch(name)
             assert match is not None
@@ -185,15 +185,15 @@ class DiskCache:
         with self._writing:
             with self._lock:
                 self._pause = max(0, self._pause - 1)
-                if self._closed or self._pause or name in self._lru or key in self._forgotten:
+                if self._closed or self._pause or name in self._kept or key in self._forgotten:
                     return False
-                if not replace and cost > self._lru.limit_bytes - self._lru.used_bytes - self._lost_bytes:
+                if not replace and cost > self._kept.limit_bytes - self._kept.used_bytes - self._lost_bytes:
                     return False
             try:
                 if not self._is_roomy(cost) or not self._make_room(cost):
                     return False
                 with self._lock:
-                    self._lru.put(name, len(data), cost)  # reserved before a byte is written
+                    self._kept.put(name, len(data), cost)  # reserved before a byte is written
                 self._write(name, HEAD.pack(MAGIC, _checksum(key_bytes, data), len(key_bytes)) + key_bytes + data)
             except StoreError:
                 self._pause = _PAUSE
@@ -225,17 +225,17 @@ class DiskCache:
         total = self._fs.total_bytes(self._folder)
         if (total - self._fs.free_bytes(self._folder)) * 100 <= total * self._max_used_percent:
             return True
-        self._make_room(self._lru.limit_bytes - self._lru.used_bytes - self._lost_bytes + cost)
+        self._make_room(self._kept.limit_bytes - self._kept.used_bytes - self._lost_bytes + cost)
         return False
 
     def _make_room(self, cost: int) -> bool:
-        """Removes the least recently used until ``cost`` fits; False if it never will."""
-        limit = self._lru.limit_bytes
-        while cost > limit - self._lru.used_bytes - self._lost_bytes:
+        """Removes what has the fewest uses a byte until ``cost`` fits; False if it never will."""
+        limit = self._kept.limit_bytes
+        while cost > limit - self._kept.used_bytes - self._lost_bytes:
             with self._lock:
-                if not len(self._lru):
+                if not len(self._kept):
                     return False
-                name, _, freed = self._lru.evict()
+                name, _, freed = self._kept.evict()
                 self._evictions += 1
                 self._lost_bytes += freed
             self._fs.unlink(self._ranges / name)
@@ -245,7 +245,7 @@ class DiskCache:
 
     def _remove(self, name: str) -> None:
         with self._lock:
-            entry = self._lru.pop(name)
+            entry = self._kept.pop(name)
             freed = entry[1] if entry else 0
             self._lost_bytes += freed
         self._fs.unlink(self._ranges / name)
@@ -261,7 +261,7 @@ class DiskCache:
             self._queued_bytes = sum(len(data) for _, data in kept)
         with self._writing:
             with self._lock:
-                names = [name for name in self._lru if name.startswith(_object_hash(key))]
+                names = [name for name in self._kept if name.startswith(_object_hash(key))]
             for name in names:
                 self._remove(name)
 
@@ -274,8 +274,8 @@ class DiskCache:
         with self._lock:
             return LayerCounters(
                 hits=self._hits, misses=self._misses, evictions=self._evictions,
-                bytes=self._lru.used_bytes + self._lost_bytes, entries=len(self._lru),
-                limit_bytes=self._lru.limit_bytes,
+                bytes=self._kept.used_bytes + self._lost_bytes, entries=len(self._kept),
+                limit_bytes=self._kept.limit_bytes,
             )  # fmt: skip
 
     def close(self) -> None:

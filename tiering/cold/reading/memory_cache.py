@@ -1,8 +1,14 @@
 """Values of ranges of immutable objects, kept in memory within a byte limit.
 
-In a :class:`MemoryCache` the least recently used goes first. An eighth of the limit is for scans: what a scan brings in
-pushes out only what scans brought in, until somebody else asks for it as well; and a scan changes nothing in the order
-of the rest. So a scan of any length costs those who read single messages nothing of what is kept for them.
+In a :class:`MemoryCache` the least recently used goes first, behind a door: what is brought is kept only if it was
+asked for more often, of late, than each of those that would go for it. So what is asked for once in a long turn, as
+a look-up over a year does with each of its objects, replaces nothing of what is asked for again and again
+(docs/decisions/0062). An eighth of the limit is for scans: what a scan brings in pushes out only what scans brought in,
+until somebody else asks for it as well; and a scan changes nothing in the order of the rest. So a scan of any length
+costs those who read single messages nothing of what is kept for them.
+
+:class:`ByteUses` is the order of the disk cache, which sees only what memory lacks: the fewest uses a byte go first,
+and what is not used ages.
 
 :class:`AdmissionByUse` decides which of many large values are kept: those whose uses save most requests a byte. It is
 meant for values that cost much to bring and save one request a use, whether they are kept or not being known each time:
@@ -18,6 +24,7 @@ from __future__ import annotations
 import heapq
 import sys
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -39,6 +46,12 @@ _REQUEST_BYTES = 4 << 20
 _MOST_USES_ASKED = 16
 _AGE = 16
 """Uses of each object, on average, after which all counts are halved."""
+_AGE_AT_DOOR, _FEWEST = 4, 16
+"""The same at the door, of as many as are kept, or 16: interest that moves is followed within a few times as much."""
+_COUNTED_BYTES = 64
+"""Room for which the door has one count, which is one byte."""
+_SPREAD = 0x9E3779B97F4A7C15
+_HALVES = bytes(count // 2 for count in range(256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,111 @@ class ByteLru(Generic[K, V]):
         return entry
 
 
+class FrequentLru(ByteLru[Range, V]):
+    """The same with a door: :meth:`admits` counts who asks, and says whether it may push out others.
+
+    Takes a byte for each 64 of the limit beside it, whatever is asked for. A range has two counts, of which the lower
+    holds: only two that share both look like one.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self._counts = bytearray(1 << max(6, (limit_bytes // _COUNTED_BYTES).bit_length() - 1))
+        self._asked = 0
+
+    def get(self, key: Range, *, touch: bool = True) -> V | None:
+        found = super().get(key, touch=touch)
+        if found is not None and touch:
+            self._count(key)
+        return found
+
+    def admits(self, key: Range, cost: int) -> bool:
+        """Whether something that was brought may be kept; it counts as asked for once more."""
+        count, lacking = self._count(key), self.used_bytes + cost - self.limit_bytes
+        if cost > self.limit_bytes:
+            return False
+        for other, (_, freed) in self._kept.items():
+            if lacking <= 0:
+                break
+            one, two = self._places(other)
+            if min(self._counts[one], self._counts[two]) >= count:
+                self._kept.move_to_end(other)  # the next faces another: one that shares its count could stand for ever
+                return False
+            lacking -= freed
+        return True
+
+    def _places(self, key: Range) -> tuple[int, int]:
+        spread, mask = zlib.crc32(key[0].encode(), key[1] & 0xFFFFFFFF) * _SPREAD, len(self._counts) - 1
+        return spread >> 16 & mask, spread >> 40 & mask
+
+    def _count(self, key: Range) -> int:
+        self._asked += 1
+        if self._asked > _AGE_AT_DOOR * max(len(self._kept), _FEWEST):
+            self._asked = 0
+            self._counts = self._counts.translate(_HALVES)
+        one, two = self._places(key)
+        count = min(self._counts[one], self._counts[two], 254) + 1
+        self._counts[one], self._counts[two] = max(self._counts[one], count), max(self._counts[two], count)
+        return count
+
+
+class ByteUses(ByteLru[K, V]):
+    """The fewest uses a byte go first, each use worth as much more as what went last was: old use fades.
+
+    Uses are those since something was kept; so those of an earlier process are not known.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self._age = 0.0
+        self._ranks: dict[K, tuple[float, int]] = {}
+        # (worth when it was put there, turn, key): worth rises only, so it is looked up again at the top
+        self._least: list[tuple[float, int, K]] = []
+        self._turn = 0
+
+    def get(self, key: K, *, touch: bool = True) -> V | None:
+        entry = self._kept.get(key)
+        if entry is None:
+            return None
+        if touch:
+            uses = self._ranks[key][1] + 1
+            self._ranks[key] = self._age + uses / entry[1], uses
+        return entry[0]
+
+    def put(self, key: K, value: V, cost: int) -> None:
+        super().put(key, value, cost)
+        self._ranks[key] = self._age + 1 / max(cost, 1), 1
+        if len(self._least) > 2 * len(self._kept) + _FEWEST:  # those that were let go by name
+            self._least = []
+            for each in self._kept:
+                self._push(each)
+        else:
+            self._push(key)
+
+    def evict(self) -> tuple[K, V, int]:
+        """Lets the one with the fewest uses a byte go."""
+        while True:
+            worth, _, key = heapq.heappop(self._least)
+            now = self._ranks.get(key)
+            if now is None or now[0] < worth:
+                continue
+            if now[0] > worth:
+                self._push(key)
+                continue
+            self._age = worth
+            value, cost = self._kept[key]
+            self.pop(key)
+            return key, value, cost
+
+    def pop(self, key: K) -> tuple[V, int] | None:
+        self._ranks.pop(key, None)
+        return super().pop(key)
+
+    def _push(self, key: K) -> None:
+        self._turn += 1
+        heapq.heappush(self._least, (self._ranks[key][0], self._turn, key))
+
+
 class ForgottenKeys:
     """Keys of objects of which nothing more is kept: a fetch that was on its way brings nothing back.
 
@@ -124,7 +242,7 @@ class MemoryCache(Generic[V]):
 
     def __init__(self, limit_bytes: int) -> None:
         self._lock = threading.Lock()
-        self._main: ByteLru[Range, V] = ByteLru(limit_bytes - limit_bytes // _SCAN_SHARE)
+        self._main: FrequentLru[V] = FrequentLru(limit_bytes - limit_bytes // _SCAN_SHARE)
         self._scanned: ByteLru[Range, V] = ByteLru(limit_bytes // _SCAN_SHARE)
         self._forgotten = ForgottenKeys()
         self._hits = self._misses = self._evictions = 0
@@ -139,7 +257,10 @@ class MemoryCache(Generic[V]):
             if found is None:
                 found = self._scanned.get(place)
                 if found is not None and not scan and (entry := self._scanned.pop(place)) is not None:
-                    self._keep(self._main, place, *entry)
+                    if self._main.admits(place, entry[1]):
+                        self._keep(self._main, place, *entry)
+                    else:
+                        self._scanned.put(place, *entry)
             if found is None:
                 self._misses += not again
             else:
@@ -147,12 +268,15 @@ class MemoryCache(Generic[V]):
             return found
 
     def put(self, place: Range, value: V, size_bytes: int, *, scan: bool = False) -> None:
-        """Keeps a value, unless it alone is over the limit or a range of a scan is kept already."""
+        """Keeps a value, unless it alone is over the limit, was asked for too rarely, or is kept and a scan's."""
+        cost = size_bytes + _ENTRY_BYTES
         with self._lock:
             if place[0] in self._forgotten or (scan and place in self._main):
                 return
             self._scanned.pop(place)
-            self._keep(self._scanned if scan else self._main, place, value, size_bytes + _ENTRY_BYTES)
+            self._main.pop(place)
+            if scan or self._main.admits(place, cost):
+                self._keep(self._scanned if scan else self._main, place, value, cost)
 
     def __contains__(self, place: Range) -> bool:
         with self._lock:
@@ -183,7 +307,6 @@ class MemoryCache(Generic[V]):
     def _keep(self, part: ByteLru[Range, V], place: Range, value: V, cost: int) -> None:
         if cost > part.limit_bytes:
             return
-        part.pop(place)
         while part.used_bytes + cost > part.limit_bytes:
             part.evict()
             self._evictions += 1
