@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import int64, types, uint32
-from numba.extending import intrinsic
 
 from tierlog.index.kernels.keys import KEY_ROW
 from tierlog.tiering.kernels.primitives import (
     called,
+    int64,
+    intrinsic,
     kernel,
     load_be32,
     load_be64,
@@ -25,6 +25,8 @@ from tierlog.tiering.kernels.primitives import (
     store_be32,
     store_be64,
     store_i64,
+    types,
+    uint32,
 )
 from tierlog.tiering.kernels.scan import SCAN_ROW, row_offset
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import int64
 from numpy.typing import NDArray
 
 from tierlog.index.kernels.chains import publish_be32
@@ -18,6 +17,7 @@ from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.kernels.primitives import (
     called,
+    int64,
     kernel,
     load_be32,
     load_be64,

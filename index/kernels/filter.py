@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64
-
 from tierlog.tiering.kernels.primitives import (
     called,
+    int64,
     kernel,
     load_be32,
     load_i64,

@@ -10,7 +10,6 @@ import threading
 from typing import Any
 
 import numpy as np
-from numba import int64
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -20,6 +19,7 @@ from tierlog.tiering.kernels.primitives import (
     copy,
     copy_short,
     inlined,
+    int64,
     load_i32,
     load_i64,
     load_u8,

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64
-
 from tierlog.tiering.kernels.primitives import (
     called,
+    int64,
     kernel,
     load_be64,
     load_i32,

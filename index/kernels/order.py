@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64, uint32
-
 from tierlog.tiering.kernels.primitives import (
     called,
     inlined,
+    int64,
     kernel,
     load_be32,
     load_be64,
     load_i32,
     store_i32,
     store_i64,
+    uint32,
 )
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 

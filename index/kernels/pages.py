@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64, uint32
-
 from tierlog.tiering.kernels.primitives import (
     called,
+    int64,
     kernel,
     load_be32,
     load_be64,
@@ -22,6 +21,7 @@ from tierlog.tiering.kernels.primitives import (
     store_be64,
     store_i64,
     store_u8,
+    uint32,
 )
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 

@@ -9,7 +9,6 @@ the records.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64
 
 from tierlog.tiering.kernels.checksum import crc32
 from tierlog.tiering.kernels.mapped_log import has_key, is_damaged, record_place, record_spans
@@ -17,6 +16,7 @@ from tierlog.tiering.kernels.primitives import (
     called,
     copy,
     inlined,
+    int64,
     kernel,
     load_be32,
     load_be64,

@@ -23,6 +23,7 @@ from numba.core.dispatcher import Dispatcher
 import tierlog.index.kernels
 import tierlog.tiering.kernels
 from tierlog.tiering.kernels import cache
+from tierlog.tiering.kernels.primitives import made_by_numba
 
 
 def kernels() -> Iterator[Any]:
@@ -33,7 +34,7 @@ def kernels() -> Iterator[Any]:
                 continue
             module = importlib.import_module(found.name)
             for _, value in sorted(vars(module).items()):
-                value = getattr(value, "at", value)  # of a kernel that takes a struct
+                value = made_by_numba(getattr(value, "at", value))  # ``at`` of a kernel that takes a struct
                 own = isinstance(value, Dispatcher) and value.py_func.__module__ == found.name
                 if own and value.targetoptions.get("nopython") and value._cache.cache_path:
                     yield value

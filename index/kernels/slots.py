@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64, uint32
-
 from tierlog.tiering.kernels.checksum import continued_crc32
 from tierlog.tiering.kernels.primitives import (
     called,
     copy_short,
     inlined,
+    int64,
     kernel,
     load_be32,
     load_i32,
@@ -26,6 +25,7 @@ from tierlog.tiering.kernels.primitives import (
     store_be32,
     store_i32,
     store_i64,
+    uint32,
 )
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 

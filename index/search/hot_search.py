@@ -311,8 +311,7 @@ class HotSearch:
             with contextlib.suppress(CorruptionError):
                 bounds = self._times.store_ms(queue, first), self._times.store_ms(queue, last - 1)
 
-        tags = query.filters.tags if query.filters is not None and queue.tags_are_compared else None
-        hashes = tags.hashes if tags is not None else None
+        hashes = _tag_hashes(queue, query)
 
         def run(context: SearchContext) -> Iterator[Found | SearchTask]:
             count = _fitting(queue, first, last, query.order) if query.by_columns else step
@@ -354,6 +353,9 @@ class HotSearch:
             yield self._born_stretch(queue, first, cut, query, within)
         units, failures = queue.checked(cut, last, with_sums=True)
         units = _without(units, cut, failures)
+        hashes = _tag_hashes(queue, query)
+        if hashes is not None:
+            units = units[np.isin(units["tag_hash"].astype(np.int64), list(hashes))]
         places = units["physical_offset"].astype(np.int64)
         if failures:
             yield self._task(ALL_TIME, "commitlog", partial(_fail, failures[min(failures)]))
@@ -506,6 +508,12 @@ def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:
     sizes = np.clip(units["size"].astype(np.int64), FIXED_BYTES_V1, _CHUNK_BYTES)
     ends = np.cumsum(sizes[::-1] if newest else sizes)
     return max(1, int(np.searchsorted(ends, _CHUNK_BYTES, side="right")))
+
+
+def _tag_hashes(queue: SnapshotQueue, query: Query) -> frozenset[int] | None:
+    """Returns the hashes of which a unit has one if its message passes the tag filter; None where none is ruled out."""
+    tags = query.filters.tags if query.filters is not None and queue.tags_are_compared else None
+    return tags.hashes if tags is not None else None
 
 
 def _without(units: NDArray[np.void], first: int, failures: Collection[int]) -> NDArray[np.void]:

@@ -24,7 +24,15 @@ from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
-from tierlog.tiering.cold.segment.reader import FRAME_COLUMNS, DirectoryRow, SegmentReader, TopicRuns, item_at, items_in
+from tierlog.tiering.cold.segment.reader import (
+    FRAME_COLUMNS,
+    DirectoryRow,
+    SegmentReader,
+    TopicRuns,
+    item_at,
+    items_in,
+    tagged_items_in,
+)
 from tierlog.tiering.format.filler import Filler
 from tierlog.tiering.format.generation import Generation
 from tierlog.tiering.format.manifest import Head, LogEntry
@@ -347,8 +355,12 @@ class SegmentSearch:
             whole = min(low for low, _ in bounds), max(high for _, high in bounds)
             wants.append(FrameWant(place, whole, expects, rows))
 
+        tags = self._query.filters.tags if self._query.filters is not None else None
+
         def items(frame: bytes, rows: Sequence[DirectoryRow]) -> Iterator[Record | Filler]:
-            return (item for row in rows for item in items_in(frame, row))
+            if tags is None:
+                return (item for row in rows for item in items_in(frame, row))
+            return (item for row in rows for item in tagged_items_in(frame, row, tags.hashes))
 
         yield from self._reads(wants, entry, reader, items, scan=True)
 

@@ -143,9 +143,11 @@ class Archive:
             raise failed[0] if failed else MessageNotFoundError(f"no message has the id {message_id}")
         return found[0]
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
-        """Reads a queue of the one store that has it; several need a store id at :meth:`open`."""
-        return self._fetcher().pull(topic, queue_id, offset, limit, tag)
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None, *, backward: bool = False
+    ) -> PullResult:
+        """Reads a queue of the one store that has it, or backwards; several need a store id at :meth:`open`."""
+        return self._fetcher().pull(topic, queue_id, offset, limit, tag, backward=backward)
 
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
         """Reads a queue as Arrow; see :meth:`Fetcher.pull_batch`."""

@@ -63,8 +63,10 @@ class StoreReader(MessageReader, Protocol):
         """Returns one message by its id; raises :class:`MessageNotFoundError`."""
         ...
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
-        """Reads a queue in order."""
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None, *, backward: bool = False
+    ) -> PullResult:
+        """Reads a queue in order, or below an offset from its last message back."""
         ...
 
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:

@@ -81,12 +81,12 @@ class RemoteTarget:
         return self._call("GET", f"/v1/messages/{quote(message_id, safe='')}")
 
     def pull(
-        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
-    ) -> Json:
-        """Reads messages of a queue in order; waits up to ``wait_ms`` at its end."""
-        asked = urlencode(
-            {"offset": offset, "limit": limit, "wait_ms": wait_ms} | ({} if tag is None else {"tag": tag})
-        )
+        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None,
+        backward: bool = False,
+    ) -> Json:  # fmt: skip
+        """Reads messages of a queue in order, and waits up to ``wait_ms`` at its end; or backwards."""
+        more = ({} if tag is None else {"tag": tag}) | ({"backward": "true"} if backward else {})
+        asked = urlencode({"offset": offset, "limit": limit, "wait_ms": wait_ms} | more)
         return self._call("GET", f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/messages?{asked}")
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:

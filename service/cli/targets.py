@@ -68,9 +68,13 @@ class Reader(Protocol):
         ...
 
     def pull(
-        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
-    ) -> Json:
-        """Reads messages of a queue in order, with ``tag`` those it lets through; only a running service waits."""
+        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None,
+        backward: bool = False,
+    ) -> Json:  # fmt: skip
+        """Reads messages of a queue in order, with ``tag`` those it lets through; only a running service waits.
+
+        ``backward``: those below ``offset``, the last one first.
+        """
         ...
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
@@ -394,10 +398,11 @@ class LocalReader:
         return whole_message_json(self._reading.message(message_id))
 
     def pull(
-        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
-    ) -> Json:
-        """Reads messages of a queue in order."""
-        return pull_json(self._reading.pull(topic, queue_id, offset, limit, tag))
+        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None,
+        backward: bool = False,
+    ) -> Json:  # fmt: skip
+        """Reads messages of a queue in order, or backwards."""
+        return pull_json(self._reading.pull(topic, queue_id, offset, limit, tag, backward=backward))
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Returns the first offset at or after a time."""

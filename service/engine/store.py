@@ -316,9 +316,11 @@ class Store:
         """Looks up many keys of a topic among what is hot now; see :class:`HotKeys`."""
         return hot_keys(self.store_id, self._hot, self._index, self._known, topic)
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
-        """Reads a queue in order; see :meth:`Fetcher.pull`."""
-        return self._fetcher.pull(topic, queue_id, offset, limit, tag)
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None, *, backward: bool = False
+    ) -> PullResult:
+        """Reads a queue in order, or backwards from below an offset; see :meth:`Fetcher.pull`."""
+        return self._fetcher.pull(topic, queue_id, offset, limit, tag, backward=backward)
 
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
         """Reads a queue in order as Arrow; see :meth:`Fetcher.pull_batch`."""

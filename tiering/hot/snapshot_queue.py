@@ -84,6 +84,13 @@ class SnapshotQueue:
         """Returns the first offset shown from ``offset`` on that no gap has, the end if there is none."""
         return min(self._view.behind_gap(offset), max(self.next, offset)) if self._may_have_gaps else offset
 
+    def before_gap(self, end: int) -> int:
+        """Returns where the gap begins that lies right below an offset, or holds it; the offset if there is none."""
+        if not self._may_have_gaps:
+            return end
+        gaps = self._hot.queues.gaps(self._topic, self._queue_id)
+        return next((first for first, behind in gaps if first < end <= behind), end)
+
     def until_gap(self, offset: int, most: int) -> SnapshotQueue:
         """Returns the queue as it is up to the first gap within so many offsets from ``offset`` on."""
         gaps = is_gap(self.raw_units(offset, offset + most)) if self._may_have_gaps else np.empty(0, np.bool_)

@@ -10,7 +10,6 @@ the number of that row's bit, and by the address of its bytes.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint64
 
 from tierlog.tiering.format.properties import OWN_FIELDS
 from tierlog.tiering.format.record import NO_QUEUE_UNIT
@@ -19,6 +18,7 @@ from tierlog.tiering.kernels.primitives import (
     called,
     copy_short,
     inlined,
+    int64,
     kernel,
     load_i32,
     load_i64,
@@ -27,6 +27,7 @@ from tierlog.tiering.kernels.primitives import (
     store_i32,
     store_i64,
     store_u8,
+    uint64,
 )
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 

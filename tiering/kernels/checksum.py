@@ -10,21 +10,31 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
-import numba
 import numpy as np
 from llvmlite import ir
-from numba import int64, types, uint64
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from tierlog.tiering.kernels.primitives import address_of, called, kernel, load_i64, load_u8, load_u32
+from tierlog.tiering.kernels.primitives import (
+    address_of,
+    called,
+    cgutils,
+    int64,
+    intrinsic,
+    kernel,
+    load_i64,
+    load_u8,
+    load_u32,
+    types,
+    uint64,
+)
 
 _I8, _I32, _I64, _I128 = (ir.IntType(bits) for bits in (8, 32, 64, 128))
 _TWO_I64, _FOUR_I32, _EIGHT_I64 = ir.VectorType(_I64, 2), ir.VectorType(_I32, 4), ir.VectorType(_I64, 8)
 
 
 def _is_compiled_for(feature: str) -> bool:
+    import llvmlite.binding  # both late: whoever asks has kernels compiled
+    import numba
+
     if numba.config.CPU_FEATURES is not None:
         return f"+{feature}" in str(numba.config.CPU_FEATURES).split(",")
     return bool(llvmlite.binding.get_host_cpu_features().get(feature, False))

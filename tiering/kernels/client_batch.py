@@ -7,7 +7,6 @@ What is refused, and whatever is out of the ordinary, is left to the oracle and 
 from __future__ import annotations
 
 import numpy as np
-from numba import int64
 
 from tierlog.tiering.format.client_batch import ENTRY_BYTES
 from tierlog.tiering.format.properties import STORE_FIELDS
@@ -18,6 +17,7 @@ from tierlog.tiering.kernels.primitives import (
     copy,
     copy_short,
     find_byte,
+    int64,
     load_be16,
     load_be32,
     load_i64,

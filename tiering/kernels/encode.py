@@ -5,7 +5,6 @@ from __future__ import annotations
 from struct import Struct
 
 import numpy as np
-from numba import int64
 
 from tierlog.tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS
 from tierlog.tiering.kernels.checksum import crc32
@@ -14,6 +13,7 @@ from tierlog.tiering.kernels.primitives import (
     copy,
     copy_short,
     inlined,
+    int64,
     load_i32,
     load_i64,
     load_u8,

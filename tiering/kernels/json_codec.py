@@ -17,12 +17,12 @@ at inside of the bounds of its text.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint64
 
 from tierlog.tiering.kernels.primitives import (
     called,
     copy_short,
     inlined,
+    int64,
     kernel,
     load_i32,
     load_i64,
@@ -32,6 +32,7 @@ from tierlog.tiering.kernels.primitives import (
     store_i64,
     store_u8,
     trailing_zeros,
+    uint64,
 )
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numba import int64
 
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_V1, MAGIC_V2
@@ -17,6 +16,7 @@ from tierlog.tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
 from tierlog.tiering.kernels.primitives import (
     called,
     copy,
+    int64,
     kernel,
     load_be16,
     load_be32,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import int64
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import TornRecordError
@@ -18,6 +17,7 @@ from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
 from tierlog.tiering.kernels.primitives import (
     called,
     copy,
+    int64,
     kernel,
     load_be32,
     load_be64,

@@ -3,30 +3,149 @@
 Kernels take addresses and scalars as int64, because that costs least per call; the caller keeps the arrays alive.
 Nothing here checks a bound: **a kernel checks every length it reads from a log or an index before it uses it.**
 
-Compiled code is kept between runs (:mod:`tiering.kernels.cache`).
+Compiled code is kept between runs (:mod:`tiering.kernels.cache`). A module of kernels only declares them: numba, which
+takes a quarter of a second, is loaded by the first call of any (:class:`Declared`), and a process that calls none never
+loads it.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-import numba
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 from pyarrow import py_buffer
 
-from tierlog.tiering.kernels import cache
+_LOCK = threading.RLock()
+_PACKAGE = __name__.partition(".")[0] + "."
+#: What else is to be done when declarations are replaced.
+_on_load: list[Callable[[], None]] = []
 
-#: Where compiled kernels are kept; chosen before the first kernel exists.
-CACHE = cache.CHOICE
-#: For functions called from Python with integer arguments: compiled once, cached on disk, without the GIL.
-kernel = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
-#: For functions called from kernels.
-inlined = numba.njit(inline="always", nogil=True, boundscheck=False, error_model="numpy")
-called = numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+
+class Declared:
+    """A kernel, or what kernels are made of, in the place of what numba makes of it, until any kernel is called.
+
+    Then every module of ours gets what numba makes in its place, so that kernels find each other and a call costs
+    nothing more. Whoever still has the declaration may call it, and ask for what numba's own has.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: Any = None
+
+    def made(self) -> Any:
+        """Returns what numba made."""
+        if self._made is None:
+            _load_numba()
+        return self.make()
+
+    def make(self) -> Any:
+        """Returns what numba makes; it is loaded."""
+        with _LOCK:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the kernel."""
+        return self.made()(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns an attribute of what numba made."""
+        if name.startswith("__"):  # who looks at a module's names asks for these
+            raise AttributeError(name)
+        return getattr(self.made(), name)
+
+
+_is_loaded = False
+
+
+def _load_numba() -> None:
+    """Loads numba, and replaces what is declared so far."""
+    global _is_loaded
+    with _LOCK:
+        if not _is_loaded:
+            # late, as the class says; it chooses the folder of compiled code, before the first kernel exists
+            import_module(f"{__package__}.cache")
+            _is_loaded = True
+        for name, module in list(sys.modules.items()):
+            if name.startswith(_PACKAGE):
+                _replace(vars(module))
+        while _on_load:
+            _on_load.pop()()
+
+
+def _replace(names: dict[str, Any]) -> None:
+    for name, value in list(names.items()):
+        if isinstance(value, Declared):
+            names[name] = value.make()
+
+
+def made_by_numba(declared: Any) -> Any:
+    """Returns what numba makes of a declaration, which may have been replaced by it already."""
+    return declared.made() if isinstance(declared, Declared) else declared
+
+
+def at_load(replace: Callable[[], None]) -> None:
+    """Has ``replace`` called when numba is loaded: for a declaration that no module has by name."""
+    _on_load.append(replace)
+
+
+def _declared(make: Callable[[], Any]) -> Any:
+    declared = Declared(make)
+    return declared.make() if _is_loaded else declared
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    def make() -> Any:
+        import numba  # late, as the class says
+
+        return numba.njit(nogil=True, boundscheck=False, error_model="numpy", **options)(function)
+
+    if _is_loaded:
+        _replace(function.__globals__)  # another thread may have loaded it while this one was importing the module
+    return _declared(make)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Declares a function called from Python with integer arguments: compiled once, kept on disk, without the GIL."""
+    return _compiled(function, cache=True)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Declares a function called from kernels, which becomes a part of them."""
+    return _compiled(function, inline="always")
+
+
+def called(function: Callable[..., Any]) -> Any:
+    """Declares a function called from kernels."""
+    return _compiled(function)
+
+
+def intrinsic(function: Callable[..., Any], **options: Any) -> Any:
+    """Declares a function of numba's compiler, which writes instructions: ``numba.extending.intrinsic``."""
+
+    def make() -> Any:
+        from numba.extending import intrinsic as made_by_numba  # late, as the class says
+
+        return made_by_numba(**options)(function) if options else made_by_numba(function)
+
+    return _declared(make)
+
+
+def _of_numba(module: str, name: str) -> Any:
+    return _declared(lambda: getattr(import_module(module), name))
+
+
+#: numba's own, for kernels and intrinsics.
+int32, int64, uint32, uint64, types = (
+    _of_numba("numba", name) for name in ("int32", "int64", "uint32", "uint64", "types")
+)
+cgutils = _of_numba("numba.core", "cgutils")
 
 
 def address_of(array: NDArray[Any] | bytes) -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import int64, uint64
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.fs import ByteArray
@@ -21,6 +20,7 @@ from tierlog.tiering.kernels.primitives import (
     called,
     find_byte,
     inlined,
+    int64,
     load_be32,
     load_be64,
     load_i32,
@@ -33,6 +33,7 @@ from tierlog.tiering.kernels.primitives import (
     store_i32,
     store_i64,
     store_u8,
+    uint64,
 )
 from tierlog.tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel

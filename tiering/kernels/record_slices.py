@@ -22,6 +22,7 @@ from tierlog.tiering.kernels.mapped_log import record_spans
 from tierlog.tiering.kernels.primitives import (
     address_of,
     called,
+    int64,
     load_be32,
     load_be64,
     load_i64,
@@ -222,6 +223,55 @@ def _slice_runs(job):
                 position = load_i64(runs + _RUN_BYTES * run)
     store_i64(answer + _RUN, run)
     store_i64(answer + _POSITION, position)
+
+
+@struct_kernel("tables data position end hashes hash_count out")
+def _tagged(job):
+    """Notes where items begin whose tag has one of these hashes, and every filler, until one is odd; counts them.
+
+    Behind them it notes where it stopped.
+    """
+    tables, data, position, end, hashes, hash_count, out = load_fields(job, 7)
+    found = int64(0)
+    while end - position >= FIXED_BYTES_V1:
+        at = data + position
+        size = load_be32(at)
+        if size < FIXED_BYTES_V1 or size > end - position:
+            break
+        is_found = load_be32(at + 4) == MAGIC_FILLER
+        if not is_found:
+            spans = record_spans(at, size, load_be64(at + 28))
+            _size, _body, _body_length, _topic, _topic_length, properties, properties_length = spans
+            if spans[0] == 0 or _differs(tables, at, spans):
+                break
+            tag_hash = record_tag_hash(properties, properties_length)
+            for number in range(hash_count):
+                if load_i64(hashes + 8 * number) == tag_hash:
+                    is_found = True
+                    break
+        if is_found:
+            store_i64(out + 8 * found, position)
+            found += 1
+        position += size
+    store_i64(out + 8 * found, position)
+    return found
+
+
+def tagged_places(data: bytes, position: int, end: int, hashes: Collection[int]) -> tuple[list[int], int]:
+    """Returns where records with a tag of these hashes begin in ``[position, end)``, and fillers, of whatever tag.
+
+    And where it stopped: at ``end``, or at what is no sound record, which is for the decoder to say. Two tags may have
+    one hash. Nothing is read outside ``data``.
+    """
+    if not 0 <= position <= end <= len(data):
+        raise ValueError("the range is not in the data")
+    wanted = np.fromiter(hashes, np.int64, len(hashes))
+    out = np.empty((end - position) // FIXED_BYTES_V1 + 1, np.int64)
+    found = _tagged(
+        tables=CRC_TABLES, data=address_of(data), position=position, end=end, hashes=wanted.ctypes.data,
+        hash_count=len(wanted), out=out.ctypes.data,
+    )  # fmt: skip
+    return out[:found].tolist(), int(out[found])
 
 
 #: Where slices begin and end.

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numba import int64, uint64
 
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_BLANK
@@ -19,11 +18,13 @@ from tierlog.tiering.kernels.primitives import (
     address_of,
     called,
     inlined,
+    int64,
     kernel,
     load_be32,
     load_i64,
     prefetch,
     store_i64,
+    uint64,
 )
 
 SUM_MASK = (1 << 64) - 1

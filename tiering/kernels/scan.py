@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numba import int64, uint64
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.fs import ByteArray
@@ -20,6 +19,7 @@ from tierlog.tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
 from tierlog.tiering.kernels.primitives import (
     called,
     inlined,
+    int64,
     kernel,
     load_be16,
     load_be32,
@@ -32,6 +32,7 @@ from tierlog.tiering.kernels.primitives import (
     store_i32,
     store_i64,
     trailing_zeros,
+    uint64,
 )
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 from tierlog.tiering.kernels.text import java_hash, signed32

@@ -7,17 +7,21 @@ from struct import Struct
 from typing import Any, Protocol
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from tierlog.tiering.kernels.primitives import address_of, kernel
+from tierlog.tiering.kernels.primitives import (
+    Declared,
+    address_of,
+    at_load,
+    cgutils,
+    intrinsic,
+    kernel,
+    types,
+)
 
 _I64 = ir.IntType(64)
 
 
-@intrinsic(prefer_literal=True)
-def load_fields(typing_context, address, count):
+def _load_fields(typing_context, address, count):
     """Returns the first ``count`` int64 at an address, as a tuple; how many is a constant."""
     if not isinstance(count, types.IntegerLiteral):
         return None
@@ -32,6 +36,9 @@ def load_fields(typing_context, address, count):
         return cgutils.pack_array(builder, fields)
 
     return types.UniTuple(types.int64, count.literal_value)(types.int64, count), codegen
+
+
+load_fields = intrinsic(_load_fields, prefer_literal=True)
 
 
 class StructKernel(Protocol):
@@ -75,6 +82,12 @@ def struct_kernel(names: str) -> Callable[[Callable[[int], Any]], StructKernel]:
         exec(_CALLERS.format(names=", ".join(each)), made)
         call: StructKernel = made["call"]
         call.at, call.pack = at, made["pack"]  # type: ignore[method-assign]  # a function has no methods
+
+        def replace() -> None:
+            made["at"] = call.at = at.make()
+
+        if isinstance(at, Declared):
+            at_load(replace)
         return call
 
     return declare

@@ -5,18 +5,28 @@ numba widens uint32 arithmetic to 64 bits: every value that is rotated, shifted 
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
-from numba import int32, int64, types, uint32
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from tierlog.tiering.kernels.primitives import called, inlined, load_i64, load_u8, load_u32
+from tierlog.tiering.kernels.primitives import (
+    called,
+    cgutils,
+    inlined,
+    int32,
+    int64,
+    intrinsic,
+    load_i64,
+    load_u8,
+    load_u32,
+    types,
+    uint32,
+)
 
 #: 0x80 in each of eight bytes: set where text is not ASCII.
 _NOT_ASCII = -9187201950435737472
 #: 31 to the 16th, in 32 bits.
 _POWER_16 = 31**16 % (1 << 32)
-_P1, _P2, _P3, _P4, _P5 = (uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393))
+_P1, _P2, _P3, _P4, _P5 = (np.uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393))
 
 
 @inlined

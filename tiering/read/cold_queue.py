@@ -7,19 +7,25 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import EVER, Tier
 from tierlog.tiering.cold.manifest.store import ManifestStore, despite_deletion, items_despite_deletion
 from tierlog.tiering.cold.segment.queue_frames import QueuePiece
-from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.cold.segment.reader import FRAME_COLUMNS, QueueRuns, SegmentReader, items_between
 from tierlog.tiering.format.filler import Filler
 from tierlog.tiering.format.generation import ByGeneration, record_topic
 from tierlog.tiering.format.manifest import Head, LogEntry, PageNode
 from tierlog.tiering.format.record import Record
+from tierlog.tiering.format.sorted_segment import FramePlace
 from tierlog.tiering.lifecycle.tombstones import Erasures
 from tierlog.tiering.message.stored_message import Messages, StoredMessage
 from tierlog.tiering.read.archived_offsets import queue_rows_from
 from tierlog.tiering.read.queue_replay import OpenReplays, QueueReplay
+
+#: Of what a pull backwards decompresses at once.
+_FIRST_WINDOW_BYTES, _MAX_WINDOW_BYTES = 256 << 10, 8 << 20
 
 
 class _Lost:
@@ -113,6 +119,44 @@ class ColdQueue:
                 yield item.queue_offset, self.shown(item, present_from_ms)
             piece.go_behind(item, offset)
 
+    def messages_below(self, head: Head, below: int, least: int, expects: int) -> Messages:
+        """Offsets of ``[least, below)``, the last first, with the message there; None for one that is gone.
+
+        Frames are read together, as many as have ``expects`` records, and twice as many bytes each time beyond that.
+        What cannot be read raises where it comes up: something between two messages might lie there.
+        """
+        present_from_ms, window_bytes = self.present_from_ms(head), _FIRST_WINDOW_BYTES
+        for segment, runs in self._runs_below(head, below, least):
+            end = len(runs)
+            while end:
+                begin = _window(runs, end, window_bytes, expects)
+                window_bytes = min(2 * window_bytes, _MAX_WINDOW_BYTES)
+                places = {run.position: run for run in map(_place, runs[begin:end])}
+                frames = dict(zip(places, segment.frames(list(places.values())), strict=True))
+                for run in runs[begin:end][::-1]:
+                    start = int(run["position"])
+                    frame = frames[int(run["frame_position"])]
+                    items = list(items_between(frame, start, start + int(run["bytes"])))
+                    for item in reversed(items):
+                        if least <= item.queue_offset < below:
+                            yield item.queue_offset, self.shown(item, present_from_ms)
+                expects -= int(runs["records"][begin:end].sum())
+                end = begin
+
+    def _runs_below(self, head: Head, below: int, least: int) -> Iterator[tuple[SegmentReader, QueueRuns]]:
+        """Yields the segments that hold the queue below an offset, the last first, with what they have of that."""
+        reader = self.manifest.reader()
+        for rows in self.manifest.queue_row_pieces(reader, head, self.topic_id, self.queue_id, backwards=True):
+            first, end = rows["first_queue_offset"], rows["first_queue_offset"] + rows["count"]
+            if (end <= least).all():
+                return
+            bases = rows["segment"][(first < below) & (end > least) & (rows["segment"] < self.border)]
+            for base in np.unique(bases)[::-1].tolist():
+                segment = SegmentReader(reader, self.manifest.entry_of_rows(reader, head, base))
+                runs = segment.queue_runs(self.name, self.queue_id)
+                first = runs["first_queue_offset"]
+                yield segment, runs[(first < below) & (first + runs["records"] > least)]
+
     def shown(self, item: Record | Filler, present_from_ms: int) -> StoredMessage | None:
         """Returns the message, unless it is gone."""
         if isinstance(item, Filler) or self.erased.hides(item) or item.store_ms < present_from_ms:
@@ -186,3 +230,21 @@ class ColdQueue:
                     base = int(row["segment"])
                     yield self.manifest.entry_of_rows(reader, head, base)
         lost.raise_behind(base)
+
+
+def _place(run: np.void) -> FramePlace:
+    return FramePlace(*(int(run[name]) for name in FRAME_COLUMNS))
+
+
+def _window(runs: QueueRuns, end: int, window_bytes: int, expects: int) -> int:
+    """Returns the first run of a window that ends before ``end``; a frame is never in two windows."""
+    begin, raw_bytes, records = end, 0, 0
+    while begin:
+        is_new = begin == end or runs["frame_position"][begin - 1] != runs["frame_position"][begin]
+        raw_bytes += int(runs["frame_bytes"][begin - 1]) if is_new else 0
+        is_enough = records >= expects and raw_bytes > window_bytes
+        if is_new and begin < end and (is_enough or raw_bytes > _MAX_WINDOW_BYTES):
+            return begin
+        records += int(runs["records"][begin - 1])
+        begin -= 1
+    return begin

@@ -31,7 +31,15 @@ from tierlog.tiering.read.cold_queue import ColdQueue, archived_record, archived
 from tierlog.tiering.read.hot_queue import HotQueue, hot_record
 from tierlog.tiering.read.pull_batch import BatchCollector, Columns, PulledBatch
 from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords, RecordCollector
-from tierlog.tiering.read.pull_result import MAX_MESSAGES, Collector, MessageCollector, PullExtent, PullResult, edge_of
+from tierlog.tiering.read.pull_result import (
+    MAX_MESSAGES,
+    BackwardCollector,
+    Collector,
+    MessageCollector,
+    PullExtent,
+    PullResult,
+    edge_of,
+)
 from tierlog.tiering.read.queue_replay import OpenReplays
 
 _HEAD_AGE_S = 2.0
@@ -69,7 +77,9 @@ class Fetcher:
         #: What the archive declares that no queue has.
         self.gaps = DeclaredGaps(manifest)
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None, *, backward: bool = False
+    ) -> PullResult:
         """Returns up to ``limit`` messages in order from ``offset`` on, 4 MiB or so at most; ``tag`` is an expression.
 
         One answer comes from one tier and from at most 10,000 messages or 16 MiB that were looked at, whether or not
@@ -77,8 +87,14 @@ class Fetcher:
         if the cold tier is needed and does not answer, :class:`ReadOnlyError` at the end of a queue that may go on in
         records which dispatching failed to reach. A damaged message ends the answer before it; a pull that begins there
         raises :class:`CorruptionError`, which names it and says how to go on.
+
+        ``backward`` gives the messages below ``offset``, the last one first, and the same promises; an offset beyond
+        the end of the queue is its end. To go on, ask below ``next_offset``; at or below ``min_offset`` there is
+        nothing left, and OFFSET_TOO_SMALL says so.
         """
         wanted = TagFilter.parse(tag)
+        if backward:
+            return self._pull_below(topic, queue_id, offset, limit, wanted)
         return self._pull(topic, queue_id, offset, MessageCollector(self._store_id, limit, wanted))
 
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
@@ -151,6 +167,46 @@ class Fetcher:
             archived = self._cold_queue(head, border, queue.topic_id, topic, queue_id)
             with _naming(topic, queue_id, offset):
                 return collector.from_cold(archived, head, PullExtent(offset, first, queue.end, queue.first))
+
+    def _pull_below(
+        self, topic: str, queue_id: int, below: int, limit: int, wanted: TagFilter | None
+    ) -> PullResult:  # fmt: skip
+        """Pulls backwards from the tier that has the offset before ``below``."""
+        if self._hot is None:
+            with entering_archive():
+                return self._pull_archived_below(topic, queue_id, below, limit, wanted)
+        with HotQueue.opened(self._hot, topic, queue_id) as queue:
+            if below >= queue.end:
+                queue.snapshot.require_dispatched()
+                below = queue.end
+            collector = BackwardCollector(self._store_id, limit, wanted, queue.begin)
+            is_hot = below > queue.first
+            with contextlib.nullcontext() if is_hot else entering_archive():
+                first = self._first_without_waiting(queue) if is_hot else _or_zero(lambda: self._first(queue))
+                if below <= max(first, queue.begin):
+                    return collector.nothing(PullStatus.OFFSET_TOO_SMALL, below, first, queue.end)
+                with _naming(queue.name, queue_id, below - 1, backward=True):
+                    if is_hot:
+                        extent = PullExtent(below, first, queue.end, queue.first)
+                        return collector.from_hot(queue, self._known.current(), extent)
+                    assert self._manifest is not None
+                    border = queue.snapshot.border
+                    head = self._manifest.covering(border)
+                    archived = self._cold_queue(head, border, queue.topic_id, queue.name, queue_id)
+                    return collector.from_cold(archived, head, PullExtent(below, first, queue.end, first))
+
+    def _pull_archived_below(
+        self, topic: str, queue_id: int, below: int, limit: int, wanted: TagFilter | None
+    ) -> PullResult:  # fmt: skip
+        head, state = self._archived_topic(topic, queue_id)
+        first, end = self._pulled_range(head, state, queue_id, below)
+        below, least = min(below, end), state.begin(queue_id)
+        collector = BackwardCollector(self._store_id, limit, wanted, least)
+        if below <= max(first, least):
+            return collector.nothing(PullStatus.OFFSET_TOO_SMALL, below, first, end)
+        queue = self._cold_queue(head, head.archived_to, state.topic_id, state.name, queue_id)
+        with _naming(topic, queue_id, below - 1, backward=True):
+            return collector.from_cold(queue, head, PullExtent(below, first, end, first))
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(least, next) offset of a queue over both tiers; the hot tier's least until the archive has answered."""
@@ -510,7 +566,7 @@ def _or_zero(find: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
-def _naming(topic: str, queue_id: int, offset: int) -> Iterator[None]:
+def _naming(topic: str, queue_id: int, offset: int, *, backward: bool = False) -> Iterator[None]:
     """Has damage say which message of a pull cannot be read, and what to do."""
     try:
         yield
@@ -520,5 +576,5 @@ def _naming(topic: str, queue_id: int, offset: int) -> Iterator[None]:
             path=error.path,
             position=error.position,
             hint=f"`tierlog check --deep` says what else is damaged, and `tierlog repair` what can be put back; "
-            f"a pull from {offset + 1} on passes over this message",
+            f"a pull {f'backward below {offset}' if backward else f'from {offset + 1} on'} passes over this message",
         ) from error

@@ -12,7 +12,7 @@ from tierlog.tiering.base.errors import BadMagicError, CorruptionError, StoreErr
 from tierlog.tiering.base.fs import is_in_memory, will_need
 from tierlog.tiering.base.types import Boundary, Tier
 from tierlog.tiering.format.generation import record_topic
-from tierlog.tiering.format.queue_unit import UNIT_DTYPE, is_gap
+from tierlog.tiering.format.queue_unit import GAP_BYTES, UNIT_DTYPE, is_gap
 from tierlog.tiering.format.record import FIXED_BYTES_V1, Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, offset_by_time, shown_queue
@@ -109,6 +109,34 @@ class HotQueue:
                     record = shown.record_of(offset, *unit)
                     yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
                 offset += 1
+
+    def messages_below(
+        self, below: int, limit: int, wanted: TagFilter | None, erased: Erasures, store_id: str
+    ) -> Messages:  # fmt: skip
+        """What :meth:`messages` gives of the offsets below ``below``, the last first; gaps are stepped over."""
+        shown = self.shown
+        hashes = wanted.hashes if wanted is not None and shown is not None and shown.tags_are_compared else None
+        step = _STEP if hashes is not None else max(1, min(_STEP, limit))
+        has_gaps = shown is not None and shown.has_gaps
+        while shown is not None and (end := shown.before_gap(min(below, shown.next))) > self.first:
+            begin = max(self.first, end - step)
+            failures: dict[int, StoreError] = {}
+            if hashes is not None:
+                units, failures = shown.checked(begin, end)
+            else:
+                units = shown.raw_units(begin, end)
+            self.read_ahead(units)
+            for offset, unit in zip(range(end - 1, begin - 1, -1), reversed(units.tolist()), strict=True):
+                if offset in failures:
+                    raise failures[offset]
+                if has_gaps and unit[1] == GAP_BYTES:
+                    continue
+                if hashes is not None and unit[2] not in hashes:
+                    yield offset, None
+                else:
+                    record = shown.record_of(offset, *unit)
+                    yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
+            below = begin
 
     def behind_gap(self, offset: int) -> int:
         """Returns the first offset from ``offset`` on that no gap among the hot messages has."""

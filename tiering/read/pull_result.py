@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.cold.manifest.store import despite_deletion
 from tierlog.tiering.message.stored_message import Messages, StoredMessage
 from tierlog.tiering.message.tags import TagFilter, shows_tag
 
@@ -27,7 +28,7 @@ MAX_READ_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class PullResult:
-    """Answer of a pull. ``min_offset`` counts both tiers; ``next_offset`` is where to go on."""
+    """Answer of a pull. ``min_offset`` counts both tiers; ``next_offset`` is where to go on, also backwards."""
 
     status: PullStatus
     next_offset: int
@@ -37,7 +38,10 @@ class PullResult:
 
 
 class PullExtent(NamedTuple):
-    """The start of a pull, the queue's first offset and its end over both tiers, and the end of the tier it reads."""
+    """The start of a pull, the queue's first offset and its end over both tiers, and the end of the tier it reads.
+
+    Of a pull backwards, the tier ends where it begins.
+    """
 
     offset: int
     first: int
@@ -96,6 +100,30 @@ class MessageCollector:
         return collect(queue.messages(head, extent.offset), self._limit, self._wanted, extent)
 
 
+class BackwardCollector(MessageCollector):
+    """Up to ``limit`` messages below the extent's offset, the last first; for :meth:`Fetcher.pull` alone."""
+
+    def __init__(self, store_id: str, limit: int, wanted: TagFilter | None, least: int) -> None:
+        """Nothing of the queue is left below the offset ``least``."""
+        super().__init__(store_id, limit, wanted)
+        self._least = least
+
+    def from_hot(self, queue: HotQueue, erased: Erasures, extent: PullExtent) -> PullResult:
+        """Returns what the log has; what a unit's tag hash rules out is not read."""
+        messages = queue.messages_below(extent.offset, self._limit, self._wanted, erased, self._store_id)
+        return collect(messages, self._limit, self._wanted, extent, is_backward=True)
+
+    def from_cold(self, queue: ColdQueue, head: Head, extent: PullExtent) -> PullResult:
+        """Returns what the archive has."""
+        expects = self._limit if self._wanted is None else 0
+
+        def read(newest: Head) -> PullResult:
+            messages = queue.messages_below(newest, extent.offset, self._least, expects)
+            return collect(messages, self._limit, self._wanted, extent, is_backward=True)
+
+        return despite_deletion(queue.manifest, head, read)
+
+
 def _until_failure(messages: Messages) -> Messages:
     """The messages before a failure, if there are any: a pull that goes on behind them meets it again."""
     is_first = True
@@ -108,16 +136,20 @@ def _until_failure(messages: Messages) -> Messages:
             raise
 
 
-def collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: PullExtent) -> PullResult:
+def collect(
+    messages: Messages, limit: int, wanted: TagFilter | None, extent: PullExtent, *, is_backward: bool = False
+) -> PullResult:
     """Returns the answer of a pull from ``messages``, which are closed.
 
     A failure ends the answer before it; the one that meets it first raises it.
     """
     with contextlib.closing(messages):
-        return _collect(messages, limit, wanted, extent)
+        return _collect(messages, limit, wanted, extent, 0 if is_backward else 1)
 
 
-def _collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: PullExtent) -> PullResult:
+def _collect(
+    messages: Messages, limit: int, wanted: TagFilter | None, extent: PullExtent, behind: int
+) -> PullResult:  # fmt: skip
     result = PullResult(PullStatus.NO_MATCHED_MESSAGE, extent.offset, extent.first, extent.end)
     found_bytes = read_bytes = 0
     for looked_at, (at, message) in enumerate(_until_failure(messages)):
@@ -125,7 +157,7 @@ def _collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: P
             return result
         if found_bytes > _MAX_FOUND_BYTES or read_bytes > MAX_READ_BYTES:
             return result
-        result.next_offset = at + 1
+        result.next_offset = at + behind
         if message is None:
             continue
         read_bytes += message.record.size
@@ -135,5 +167,5 @@ def _collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: P
             found_bytes += message.shown_bytes
     if result.next_offset == extent.offset:
         # nothing lies between here and the next tier: a gap, whose end is where to go on
-        result.next_offset = max(extent.offset, extent.tier_end)
+        result.next_offset = (max if behind else min)(extent.offset, extent.tier_end)
     return result

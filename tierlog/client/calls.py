@@ -155,18 +155,24 @@ class Calls:
         self,
         topic: str,
         queue_id: int,
-        offset: int,
+        offset: int | None,
         limit: int,
         *,
         wait_ms: int = 0,
         tag: str | None = None,
+        backward: bool = False,
         store_id: str | None = None,
         retries: RetryPolicy | None = None,
     ) -> Flow[PulledPage]:
-        """Reads messages of a queue in order from ``offset``; the service may return fewer than ``limit``."""
+        """Reads messages of a queue in order from ``offset``; the service may return fewer than ``limit``.
+
+        ``backward`` reads those below ``offset``, the last one first; None is the end of the queue then, else its
+        beginning.
+        """
         path = _path(
             "topics", topic, "queues", queue_id, "messages",
-            offset=offset, limit=limit, wait_ms=wait_ms or None, tag=tag, store_id=store_id,
+            offset=offset, limit=limit, wait_ms=wait_ms or None, tag=tag, backward="true" if backward else None,
+            store_id=store_id,
         )  # fmt: skip
         found = yield from self.attempts.document(Request("GET", path, waits_s=wait_ms / 1000), retries)
         return PulledPage.of(found)

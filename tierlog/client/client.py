@@ -168,15 +168,22 @@ class Client:
         self,
         topic: str,
         queue_id: int,
-        offset: int,
+        offset: int | None,
         *,
         limit: int = 500,
         wait_ms: int = 0,
         tag: str | None = None,
+        backward: bool = False,
         store_id: str | None = None,
     ) -> PulledPage:
-        """Reads messages of a queue in order from ``offset``; ``wait_ms`` waits at its end until one comes."""
-        flow = self.calls.pull(topic, queue_id, offset, limit, wait_ms=wait_ms, tag=tag, store_id=store_id)
+        """Reads messages of a queue in order from ``offset``; ``wait_ms`` waits at its end until one comes.
+
+        ``backward`` reads those below ``offset``, or from the end for None, the last one first. To go on, ask below
+        ``next_offset``, until that is ``min_offset`` or less.
+        """
+        flow = self.calls.pull(
+            topic, queue_id, offset, limit, wait_ms=wait_ms, tag=tag, backward=backward, store_id=store_id
+        )
         return self.run(flow)
 
     def tail(

@@ -45,7 +45,7 @@ from tierlog.service.api.schemas.messages import (
     QueryIn,
     QueryOut,
 )
-from tierlog.service.api.schemas.parameters import MessageId, QueueId, StoreId, TopicName
+from tierlog.service.api.schemas.parameters import MAX_OFFSET, MessageId, QueueId, StoreId, TopicName
 from tierlog.service.cluster.routing import MESSAGE, TOPIC_ARCHIVE, TOPIC_STORE
 from tierlog.service.wire.arrow import batch_stream
 from tierlog.service.wire.documents import (
@@ -161,6 +161,8 @@ async def pull(
 ) -> Response:
     """Read a queue in order from ``offset``, whichever tier holds it; waits up to ``wait_ms`` at its end.
 
+    With `backward`, read the messages below ``offset``, the last one first: go on with `offset` = `next_offset`, until
+    that is `min_offset` or less. A queue's beginning is told as OFFSET_TOO_SMALL.
     NDJSON has what stands beside the messages in its last line, an Arrow stream in its schema's metadata.
     """
     caller.check(Scope.READ, topic)
@@ -168,6 +170,9 @@ async def pull(
     run = lane_of(request).run
 
     def read() -> PullResult | PulledBatch:
+        if asked.backward:
+            below = asked.offset if "offset" in asked.model_fields_set else MAX_OFFSET
+            return engine.pull(topic, queue_id, below, asked.limit, asked.tag, backward=True)
         if form == ARROW_STREAM and asked.tag is None:
             return engine.pull_batch(topic, queue_id, asked.offset, asked.limit)  # without an object for each message
         return engine.pull(topic, queue_id, asked.offset, asked.limit, asked.tag)

@@ -338,10 +338,14 @@ class QueryIn(_Arguments):
 class PullIn(_Arguments):
     """Where to read a queue; ``wait_ms`` waits for a message if there is none yet."""
 
-    offset: Number = Field(default=0, ge=0, le=MAX_OFFSET, description="of the first message wanted")
+    offset: Number = Field(
+        default=0, ge=0, le=MAX_OFFSET,
+        description="of the first message wanted; with `backward`, messages below it, and absent means from the end",
+    )  # fmt: skip
     limit: Number = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="messages at most")
     wait_ms: Number = Field(default=0, ge=0, le=MAX_WAIT_MS, description="ms to wait for a message at the end")
     tag: str | None = Field(default=None, description="one tag, several as `TagA || TagB`, or `*` for every message")
+    backward: Flag = Field(default=False, description="messages below `offset`, the last one first; never waits")
 
 
 class OffsetByTimeIn(_Arguments):

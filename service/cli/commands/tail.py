@@ -73,8 +73,7 @@ class TailedQueues:
         With a tag these go as far back as it takes.
         """
         page = min(count // max(1, len(self.offsets)) + 1, _QUEUE_PAGE)
-        gaps = {queue["queue_id"]: queue.get("gaps") or () for queue in self._target.topic(self._topic)["offsets"]}
-        streams = [self._backward(queue_id, page, gaps.get(queue_id, ())) for queue_id in sorted(self.offsets)]
+        streams = [self._backward(queue_id, page) for queue_id in sorted(self.offsets)]
         newest_first = heapq.merge(*streams, key=_place, reverse=True)
         return list(islice(newest_first, count))[::-1]
 
@@ -137,28 +136,15 @@ class TailedQueues:
                 self.offsets[queue_id] = offset
                 return
 
-    def _backward(self, queue_id: int, page: int, gaps: Sequence[Sequence[int]]) -> Iterator[Json]:
-        """Yields the messages of a queue from its end; each page is read forward, the next one is twice as long.
-
-        Ranges of offsets that no message has are stepped over: those of a restore are longer than a queue.
-        """
-        end, least = self.offsets[queue_id], 0
-        while end > least:
-            around = next((first for first, behind in gaps if first < end <= behind), None)
-            if around is not None:
-                end = around
-                continue
-            found: list[Json] = []
-            begin = offset = max([least, end - page, *(behind for _, behind in gaps if behind < end)])
-            while offset < end:
-                pulled = self._target.pull(self._topic, queue_id, offset, end - offset, tag=self._tag)
-                found += [message for message in pulled["messages"] if message["queue_offset"] < end]
-                least = max(least, pulled["min_offset"])
-                if pulled["next_offset"] <= offset:  # the queue ends below: its store came back with less
-                    break
-                offset = pulled["next_offset"]
-            yield from reversed(found)
-            end, page = begin, min(2 * page, _QUEUE_PAGE)
+    def _backward(self, queue_id: int, page: int) -> Iterator[Json]:
+        """Yields the messages of a queue from its end; the next page is twice as long."""
+        below = self.offsets[queue_id]
+        while True:
+            pulled = self._target.pull(self._topic, queue_id, below, page, tag=self._tag, backward=True)
+            yield from pulled["messages"]
+            if not pulled["min_offset"] < pulled["next_offset"] < below:
+                return
+            below, page = pulled["next_offset"], min(2 * page, _QUEUE_PAGE)
 
     def _follow(self, queue_id: int, came: _Came) -> None:
         threading.Thread(target=self._wait, args=(queue_id, came), daemon=True, name="tierlog-tail").start()

@@ -52,6 +52,23 @@ def test_help_loads_none_of_the_heavy_libraries() -> None:
     assert all(command in done.stdout for command in COMMANDS)
 
 
+def test_a_command_that_calls_no_kernel_does_not_load_the_compiler(tmp_path: Path) -> None:
+    """numba takes a quarter of a second; a module of kernels declares them without it."""
+    (tmp_path / "cold").mkdir()
+    file = tmp_path / "00000000000000000000"
+    file.write_bytes(bytes(4096))
+    code = (
+        "import sys\nfrom tierlog.service.main import main\n"
+        f"main(['topics', '--cold', 'file://{tmp_path}/cold'])\n"
+        f"main(['query', 't', '--key', 'k', '--cold', 'file://{tmp_path}/cold'])\n"
+        f"main(['dump', '{file}', '--as', 'commit-log'])\n"
+        "import tierlog.service.engine.store, tierlog.service.api.application.process\n"
+        "print(sorted(set(sys.modules) & {'numba', 'llvmlite.binding', 'boto3'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_that_names_the_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -116,6 +116,10 @@ def test_what_is_appended_is_found_by_every_way(service: Service) -> None:
     (found,) = client.query("orders", key="k2").messages()
     assert (found.body, found.keys, found.tag, found.properties) == (b"text", ("k1", "k2"), "paid", {"region": "eu"})
     assert (found.born_ms, found.tier, found.store_ms) == (5, Tier.HOT, first.store_ms)
+    last = client.pull("orders", 2, None, limit=1, backward=True)
+    rest = client.pull("orders", 2, last.next_offset, backward=True)
+    forward = [message.queue_offset for message in client.pull("orders", 2, 0).messages]
+    assert [message.queue_offset for message in (*last.messages, *rest.messages)] == forward[::-1]
     page = client.pull("orders", 2, 0)
     assert page.status is PullStatus.FOUND
     assert [one.body for one in page.messages[:2]] == [b"text", b"\xff\x00"]

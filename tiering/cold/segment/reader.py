@@ -35,6 +35,7 @@ from tierlog.tiering.format.sorted_segment import (
     is_frame_of,
 )
 from tierlog.tiering.kernels.placement import place_items
+from tierlog.tiering.kernels.record_slices import tagged_places
 
 _SIZE_AND_OFFSET = struct.Struct(">i24xq")
 
@@ -341,6 +342,14 @@ def _rows(table: pa.Table) -> list[DirectoryRow]:
 def items_in(frame: bytes, row: DirectoryRow) -> Iterator[Record | Filler]:
     """Returns the records of a directory row, and the fillers between them, from its decompressed frame."""
     return items_between(frame, row.position, row.position + row.bytes)
+
+
+def tagged_items_in(frame: bytes, row: DirectoryRow, hashes: Collection[int]) -> Iterator[Record | Filler]:
+    """Returns of :func:`items_in` what may have a tag of these hashes; other records are not decoded."""
+    end = row.position + row.bytes
+    places, stopped_at = tagged_places(frame, row.position, end, hashes)
+    yield from (item_at(frame, place) for place in places)
+    yield from items_between(frame, stopped_at, end)
 
 
 def items_between(frame: bytes, position: int, end: int) -> Iterator[Record | Filler]:
