@@ -10,9 +10,10 @@ loads it.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +25,8 @@ _LOCK = threading.RLock()
 _PACKAGE = __name__.partition(".")[0] + "."
 #: What else is to be done when declarations are replaced.
 _on_load: list[Callable[[], None]] = []
+#: What numba loads if it is there, for settings in a file and for calls of C by kernels: a tenth of a second.
+_UNUSED_BY_KERNELS = ("yaml", "cffi")
 
 
 class Declared:
@@ -61,6 +64,18 @@ class Declared:
         return getattr(self.made(), name)
 
 
+@contextlib.contextmanager
+def _hidden(*names: str) -> Iterator[None]:
+    """Has packages look as if they were not installed, unless they are loaded already."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing it fails
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
 _is_loaded = False
 
 
@@ -69,8 +84,11 @@ def _load_numba() -> None:
     global _is_loaded
     with _LOCK:
         if not _is_loaded:
-            # late, as the class says; it chooses the folder of compiled code, before the first kernel exists
-            import_module(f"{__package__}.cache")
+            # beside other threads nothing is hidden: they might want it now
+            with _hidden(*_UNUSED_BY_KERNELS if threading.active_count() == 1 else ()):
+                # late, as the class says; it chooses the folder of compiled code, before the first kernel exists
+                import_module(f"{__package__}.cache")
+                import_module("numba.core.typing.cffi_utils")  # looks for cffi once, at the first compiled function
             _is_loaded = True
         for name, module in list(sys.modules.items()):
             if name.startswith(_PACKAGE):

@@ -75,7 +75,7 @@ class SegmentCoverageOut(BaseModel):
 class MessageCountsOut(BaseModel):
     """Messages of the topic, key and range, before and after the filters."""
 
-    read: int = Field(ge=0, description="before the filters")
+    read: int = Field(ge=0, description="read to apply the filters; what the hash of its tag rules out is not read")
     matched: int = Field(ge=0, description="of these, those that pass them")
 
 

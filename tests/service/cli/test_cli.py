@@ -69,6 +69,18 @@ def test_a_command_that_calls_no_kernel_does_not_load_the_compiler(tmp_path: Pat
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_kernels_load_nothing_of_numba_that_they_never_use() -> None:
+    """The packages are there for whoever else wants them, and are not kept from a program with other threads."""
+    begin = (
+        "import sys, threading\nfrom tierlog.tiering.kernels.checksum import crc32_of\n"
+        "stop = threading.Event()\nother = threading.Thread(target=stop.wait)\n"
+    )
+    end = "crc32_of(b'abc')\nprint('cffi' in sys.modules)\nstop.set()\nimport cffi, yaml\nprint(cffi.FFI, yaml.load)"
+    for middle, is_loaded in (("", "False"), ("other.start()\n", "True")):
+        done = subprocess.run([sys.executable, "-c", begin + middle + end], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[0] == is_loaded
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_that_names_the_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
