@@ -78,6 +78,8 @@ class QueueView:
                 gap = end_of_gap(self.files[base][queue_offset - base : end - base])
                 if queue_offset + gap < end:
                     return queue_offset + gap
+            else:  # inside a wide gap, which has no files
+                end = min((other for other in self.files if other > base), default=self.next)
             queue_offset, step = end, _NARROW
         return queue_offset
 

@@ -187,11 +187,13 @@ def queue_rows_from(
     topic_id: int,
     queue_id: int,
     offset: int,
+    backwards: bool = False,
     lost: Lost | None = None,
 ) -> Iterator[QueueRows]:
     """Yields the rows of a queue from the piece on that may hold ``offset``, earlier segments first.
 
-    No piece is empty. What cannot be read from there on is reported to ``lost``.
+    ``backwards``: that piece, and then what precedes it, later segments first. No piece is empty. What cannot be read
+    from there on is reported to ``lost``.
     """
     parts = _Parts(catalogue, reader, head)
 
@@ -217,8 +219,8 @@ def queue_rows_from(
         raise
     except StoreError:
         pass  # what cannot be read is met again on the way from here, if it matters
-    # its rows, and those of all later parts
-    for place in range(low, len(parts)):
+    # its rows, and those of all later parts, or of all earlier ones
+    for place in range(low, -1, -1) if backwards else range(low, len(parts)):
         found = rows_at(place, lost)
         if found is not None:
             yield found

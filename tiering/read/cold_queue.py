@@ -146,7 +146,15 @@ class ColdQueue:
     def _runs_below(self, head: Head, below: int, least: int) -> Iterator[tuple[SegmentReader, QueueRuns]]:
         """Yields the segments that hold the queue below an offset, the last first, with what they have of that."""
         reader = self.manifest.reader()
-        for rows in self.manifest.queue_row_pieces(reader, head, self.topic_id, self.queue_id, backwards=True):
+        for rows in queue_rows_from(
+            self.manifest,
+            reader,
+            head,
+            topic_id=self.topic_id,
+            queue_id=self.queue_id,
+            offset=below - 1,
+            backwards=True,
+        ):
             first, end = rows["first_queue_offset"], rows["first_queue_offset"] + rows["count"]
             if (end <= least).all():
                 return
