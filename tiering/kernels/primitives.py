@@ -53,9 +53,9 @@ class Declared:
                 self._made = self._make()
             return self._made
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the kernel."""
-        return self.made()(*arguments)
+        return self.made()(*arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         """Returns an attribute of what numba made."""
