@@ -76,7 +76,8 @@ class _Batch:
     pending: PendingMessages
     senders: list[_Sender] = field(default_factory=list)
     found: AppendedColumns | None = None
-    is_over: bool = False
+    is_taken: bool = False
+    """Somebody appends it, or did."""
     is_lost: bool = False
     """Nobody knows how far it came."""
 
@@ -143,21 +144,23 @@ class SharedAppends:
             batch.call(place + 1)
 
     def _append_for_all(self, batch: _Batch) -> None:
-        if batch.is_over:
-            return
-        with self._lock:
-            if self._next is batch:
-                self._next = _Batch(self._new_pending())
+        is_mine = False
         try:
-            batch.found = self._append(batch.pending)
+            with self._lock:
+                is_mine = not batch.is_taken
+                batch.is_taken = True
+                if self._next is batch:
+                    self._next = _Batch(self._new_pending())
+            if is_mine:
+                batch.found = self._append(batch.pending)
         except StoreError:
             pass  # none of it is in the log, or the store is read-only now
         except BaseException:
-            batch.is_lost = True
+            batch.is_lost = is_mine
             raise
         finally:
-            batch.is_over = True
-            self._pass_on()
+            if is_mine:
+                self._pass_on()
 
     def _pass_on(self) -> None:
         with self._lock:

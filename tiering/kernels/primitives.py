@@ -36,8 +36,10 @@ class Declared:
     nothing more. Whoever still has the declaration may call it, and ask for what numba's own has.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], *, is_entry: bool = False) -> None:
+        """``is_entry``: no kernel calls it."""
         self._make = make
+        self.is_entry = is_entry
         self._made: Any = None
 
     def made(self) -> Any:
@@ -90,16 +92,18 @@ def _load_numba() -> None:
                 import_module(f"{__package__}.cache")
                 import_module("numba.core.typing.cffi_utils")  # looks for cffi once, at the first compiled function
             _is_loaded = True
-        for name, module in list(sys.modules.items()):
-            if name.startswith(_PACKAGE):
-                _replace(vars(module))
+        # what kernels are made of first: another thread may call one as soon as it is there, and have it compiled
+        for are_entries in (False, True):
+            for name, module in list(sys.modules.items()):
+                if name.startswith(_PACKAGE):
+                    _replace(vars(module), are_entries=are_entries)
         while _on_load:
             _on_load.pop()()
 
 
-def _replace(names: dict[str, Any]) -> None:
+def _replace(names: dict[str, Any], *, are_entries: bool) -> None:
     for name, value in list(names.items()):
-        if isinstance(value, Declared):
+        if isinstance(value, Declared) and value.is_entry <= are_entries:
             names[name] = value.make()
 
 
@@ -113,8 +117,8 @@ def at_load(replace: Callable[[], None]) -> None:
     _on_load.append(replace)
 
 
-def _declared(make: Callable[[], Any]) -> Any:
-    declared = Declared(make)
+def _declared(make: Callable[[], Any], *, is_entry: bool = False) -> Any:
+    declared = Declared(make, is_entry=is_entry)
     return declared.make() if _is_loaded else declared
 
 
@@ -125,8 +129,10 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return numba.njit(nogil=True, boundscheck=False, error_model="numpy", **options)(function)
 
     if _is_loaded:
-        _replace(function.__globals__)  # another thread may have loaded it while this one was importing the module
-    return _declared(make)
+        _replace(
+            function.__globals__, are_entries=True
+        )  # another thread may have loaded it while this one was importing the module
+    return _declared(make, is_entry="cache" in options)
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -218,7 +218,9 @@ def queue_rows_from(
     except BudgetSpentError:
         raise
     except StoreError:
-        pass  # what cannot be read is met again on the way from here, if it matters
+        if backwards:
+            raise
+        # what cannot be read is met again on the way from here, if it matters
     # its rows, and those of all later parts, or of all earlier ones
     for place in range(low, -1, -1) if backwards else range(low, len(parts)):
         found = rows_at(place, lost)

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.errors import ObjectNotFoundError, StoreError
 from tierlog.tiering.base.types import EVER, Tier
 from tierlog.tiering.cold.manifest.store import ManifestStore, despite_deletion, items_despite_deletion
 from tierlog.tiering.cold.segment.queue_frames import QueuePiece
@@ -132,16 +132,27 @@ class ColdQueue:
                 begin = _window(runs, end, window_bytes, expects)
                 window_bytes = min(2 * window_bytes, _MAX_WINDOW_BYTES)
                 places = {run.position: run for run in map(_place, runs[begin:end])}
-                frames = dict(zip(places, segment.frames(list(places.values())), strict=True))
+                frames = self._frames(segment, places)
                 for run in runs[begin:end][::-1]:
                     start = int(run["position"])
-                    frame = frames[int(run["frame_position"])]
+                    position = int(run["frame_position"])
+                    frame = frames[position] if position in frames else segment.frame(places[position])
                     items = list(items_between(frame, start, start + int(run["bytes"])))
                     for item in reversed(items):
                         if least <= item.queue_offset < below:
                             yield item.queue_offset, self.shown(item, present_from_ms)
                 expects -= int(runs["records"][begin:end].sum())
                 end = begin
+
+    @staticmethod
+    def _frames(segment: SegmentReader, places: dict[int, FramePlace]) -> dict[int, bytes]:
+        """Returns frames by their positions; none if one of them cannot be read: then they are read as they come up."""
+        try:
+            return dict(zip(places, segment.frames(list(places.values())), strict=True))
+        except ObjectNotFoundError:
+            raise
+        except StoreError:
+            return {}
 
     def _runs_below(self, head: Head, below: int, least: int) -> Iterator[tuple[SegmentReader, QueueRuns]]:
         """Yields the segments that hold the queue below an offset, the last first, with what they have of that."""
@@ -164,6 +175,8 @@ class ColdQueue:
                 runs = segment.queue_runs(self.name, self.queue_id)
                 first = runs["first_queue_offset"]
                 yield segment, runs[(first < below) & (first + runs["records"] > least)]
+            if int(rows["first_queue_offset"].min()) <= least:
+                return
 
     def shown(self, item: Record | Filler, present_from_ms: int) -> StoredMessage | None:
         """Returns the message, unless it is gone."""

@@ -179,12 +179,15 @@ class Fetcher:
             if below >= queue.end:
                 queue.snapshot.require_dispatched()
                 below = queue.end
-            collector = BackwardCollector(self._store_id, limit, wanted, queue.begin)
             is_hot = below > queue.first
             with contextlib.nullcontext() if is_hot else entering_archive():
-                first = self._first_without_waiting(queue) if is_hot else _or_zero(lambda: self._first(queue))
+                # readers end there, so an archive that has not answered yet must not make it the hot tier's
+                first = self._least_known(queue, lambda: True) if is_hot else _or_zero(lambda: self._first(queue))
                 if below <= max(first, queue.begin):
-                    return collector.nothing(PullStatus.OFFSET_TOO_SMALL, below, first, queue.end)
+                    return MessageCollector(self._store_id, limit, wanted).nothing(
+                        PullStatus.OFFSET_TOO_SMALL, below, first, queue.end
+                    )
+                collector = BackwardCollector(self._store_id, limit, wanted, max(first, queue.begin))
                 with _naming(queue.name, queue_id, below - 1, backward=True):
                     if is_hot:
                         extent = PullExtent(below, first, queue.end, queue.first)
@@ -201,7 +204,7 @@ class Fetcher:
         head, state = self._archived_topic(topic, queue_id)
         first, end = self._pulled_range(head, state, queue_id, below)
         below, least = min(below, end), state.begin(queue_id)
-        collector = BackwardCollector(self._store_id, limit, wanted, least)
+        collector = BackwardCollector(self._store_id, limit, wanted, max(first, least))
         if below <= max(first, least):
             return collector.nothing(PullStatus.OFFSET_TOO_SMALL, below, first, end)
         queue = self._cold_queue(head, head.archived_to, state.topic_id, state.name, queue_id)

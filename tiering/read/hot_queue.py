@@ -29,6 +29,7 @@ _THIN_BYTES = 16 << 10
 """Queues whose records lie further from each other are thin: what the kernel reads ahead of itself is others'."""
 _MOST_AHEAD_BYTES = 1 << 20
 """Of one record."""
+_MOST_AHEAD_IN_ALL_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,7 @@ class HotQueue:
         is told by the first and the last. What is wrong with a unit is left to whoever reads its record.
         """
         units = units[~is_gap(units)]
+        units = units[units["size"].astype(np.int64).cumsum() <= _MOST_AHEAD_IN_ALL_BYTES]
         if len(units) < _FEWEST_AHEAD:
             return
         ends = [int(units["physical_offset"][at]) for at in (0, -1)]
