@@ -10,9 +10,11 @@ from random import Random
 
 import pytest
 
+from tests.support.objects.damage import changed, flipped
 from tests.support.stores.irregular import Sent, followed_archive, irregular_log
 from tests.support.stores.moving_world import QUEUES, TOPICS, MovingWorld
 from tierlog.service.archive.readers import StoreReader
+from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import PullStatus, Tier
 from tierlog.tiering.read.pull_result import PullResult
 
@@ -109,3 +111,75 @@ def test_a_page_of_the_archive_costs_a_few_requests_for_each_segment_it_comes_fr
         segments = {message.record.physical_offset // world.segment_bytes for message in pulled.messages}
         asked = len(world.bucket.calls) - before
         assert asked <= 4 * len(segments) + 4, f"{asked} requests for {len(segments)} segments, of 40"
+
+
+def until_refused(reader: StoreReader, limit: int) -> tuple[list[int], bool]:
+    """The offsets that pulls backwards give one after the other, and whether one was refused before the beginning."""
+    found: list[int] = []
+    below = 1 << 60
+    while True:
+        try:
+            pulled = reader.pull("t", 0, below, limit, backward=True)
+        except StoreError:
+            return found, True
+        found += [message.record.queue_offset for message in pulled.messages]
+        if pulled.next_offset <= pulled.min_offset or pulled.status is PullStatus.OFFSET_TOO_SMALL:
+            return found, False
+        below = pulled.next_offset
+
+
+def archived_runs(count: int) -> MovingWorld:
+    world = MovingWorld(1)
+    for _ in range(count):
+        world.append_a_run()
+        world.engine.archive(everything=True)
+    return world
+
+
+def test_a_manifest_page_that_cannot_be_read_is_never_passed_over() -> None:
+    world = archived_runs(40)
+    everything = forward(world.cold(), "t", 0, None)[::-1]
+    pages = [info.key for info in world.objects.list(f"{world.store_id}/manifest/")]
+    refused = 0
+    for key in pages:
+        world.bucket.fail_before("get_range", key, times=None)
+        found, is_refused = until_refused(world.cold(), 50)
+        world.bucket.heal()
+        assert found == everything[: len(found)], f"without {key}"
+        assert is_refused or found == everything, f"without {key}"
+        refused += is_refused
+    assert refused, "no page was needed"
+
+
+def test_a_damaged_frame_hides_only_its_own_messages() -> None:
+    world = archived_runs(12)
+    end = world.cold().pull("t", 0, 0, 1).max_offset
+    key = sorted(info.key for info in world.objects.list(f"{world.store_id}/log/"))[6]
+    for part in (3, 2):
+        changed(lambda data, part=part: flipped(data, len(data) // part))(world.objects, key)  # type: ignore[misc]
+        lost_forwards, lost_backwards = set(), set()
+        archive = world.cold()
+        for offset in range(end):
+            for lost, start, backward_too in ((lost_forwards, offset, False), (lost_backwards, offset + 1, True)):
+                try:
+                    archive.pull("t", 0, start, 1, backward=backward_too)
+                except CorruptionError:
+                    lost.add(offset)
+        assert lost_backwards == lost_forwards
+        assert 0 < len(lost_forwards) < end
+
+
+def test_an_archive_that_does_not_answer_ends_no_pull_at_the_border() -> None:
+    world = archived_runs(12)
+    world.engine.archive(everything=True, drop_hot=True)
+    world.append_a_run()
+    world.engine.close()
+    world.open()
+    assert world.engine.pull("t", 0, 1 << 60, 5, backward=True).messages[0].tier is Tier.HOT
+    world.engine.close()
+    world.open()
+    world.bucket.die()
+    found, is_refused = until_refused(world.engine, 50)
+    assert found, "nothing was hot"
+    assert is_refused, "the archive's messages are missing without a word"
+    world.bucket.revive()

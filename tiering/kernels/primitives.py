@@ -37,7 +37,7 @@ class Declared:
     """
 
     def __init__(self, make: Callable[[], Any], *, is_entry: bool = False) -> None:
-        """``is_entry``: no kernel calls it."""
+        """``is_entry``: Python calls it, so it is made after what it may consist of."""
         self._make = make
         self.is_entry = is_entry
         self._made: Any = None
