@@ -157,7 +157,7 @@ def test_a_damaged_frame_hides_only_its_own_messages() -> None:
     key = sorted(info.key for info in world.objects.list(f"{world.store_id}/log/"))[6]
     for part in (3, 2):
         changed(lambda data, part=part: flipped(data, len(data) // part))(world.objects, key)  # type: ignore[misc]
-        lost_forwards, lost_backwards = set(), set()
+        lost_forwards, lost_backwards = set[int](), set[int]()
         archive = world.cold()
         for offset in range(end):
             for lost, start, backward_too in ((lost_forwards, offset, False), (lost_backwards, offset + 1, True)):
