@@ -109,22 +109,29 @@ class Gdsf:
         self.turn += 1
         heapq.heappush(self.heap, (self.kept[key][2], self.turn, key))
 
-    def _evict(self) -> None:
-        while True:
-            worth, _, key = heapq.heappop(self.heap)
+    def _take_least(self) -> tuple[float, int, int] | None:
+        """Takes what is worth least from the heap; what is there twice, or was used meanwhile, is put right."""
+        while self.heap:
+            worth, turn, key = heapq.heappop(self.heap)
             entry = self.kept.get(key)
             if entry is None or entry[2] < worth:
                 continue
-            if entry[2] > worth:
-                self._push(key)
-                continue
-            self.pop(key)
-            self.age = max(self.age, worth)
-            if self.remembers:
-                self.gone[key] = entry[1]
-                if len(self.gone) > self.remembers * len(self.kept) + 16:
-                    self.gone.popitem(last=False)
-            return
+            if entry[2] == worth:
+                return worth, turn, key
+            self._push(key)
+        return None
+
+    def _evict(self) -> None:
+        least = self._take_least()
+        assert least is not None, "something is kept, and so in the heap"
+        worth, _, key = least
+        uses = self.kept[key][1]
+        self.pop(key)
+        self.age = max(self.age, worth)
+        if self.remembers:
+            self.gone[key] = uses
+            if len(self.gone) > self.remembers * len(self.kept) + 16:
+                self.gone.popitem(last=False)
 
     def pop(self, key: int) -> bool:
         entry = self.kept.pop(key, None)
@@ -223,17 +230,10 @@ class GdsfDoor(Gdsf):
     def insert(self, key: int, cost: int) -> None:
         self.counts.add(key, len(self.kept))
         lacking, going, taken = self.used + cost - self.limit, 0, []
-        while lacking > 0 and self.heap:
-            worth, turn, other = heapq.heappop(self.heap)
-            entry = self.kept.get(other)
-            if entry is None or entry[2] < worth:
-                continue
-            if entry[2] > worth:
-                self._push(other)
-                continue
-            taken.append((worth, turn, other))
-            lacking -= int(entry[0])
-            going += self.counts.of.get(other, 0)
+        while lacking > 0 and (least := self._take_least()) is not None:
+            taken.append(least)
+            lacking -= int(self.kept[least[2]][0])
+            going += self.counts.of.get(least[2], 0)
         for each in taken:
             heapq.heappush(self.heap, each)
         if self.counts.of.get(key, 0) > going:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.objects.damage import changed, flipped
 from tests.support.stores.irregular import Sent, followed_archive, irregular_log
-from tests.support.stores.moving_world import QUEUES, TOPICS, MovingWorld
+from tests.support.stores.moving_world import MovingWorld
 from tierlog.service.archive.readers import StoreReader
 from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import PullStatus, Tier
@@ -65,15 +65,8 @@ def check(reader: StoreReader, topic: str, queue_id: int, random: Random) -> Non
 @pytest.mark.parametrize("seed", range(10))
 def test_backwards_is_forwards_turned_round_whatever_happened(seed: int) -> None:
     world = MovingWorld(seed)
-    for turn in range(10):
-        world.step()
-        readers: list[StoreReader] = [world.engine]
-        if turn in (5, 9):
-            readers.append(world.cold())
-        for reader in readers:
-            for topic in TOPICS:
-                for queue_id in range(QUEUES):
-                    check(reader, topic, queue_id, world.chance)
+    for reader, topic, queue_id in world.lived():
+        check(reader, topic, queue_id, world.chance)
     world.engine.removal.delete_topic("t")
     world.append_a_run()
     check(world.engine, "t", 0, world.chance)
@@ -98,10 +91,7 @@ def test_gaps_of_a_followed_log_are_stepped_over(tmp_path: Path, seed: int) -> N
 
 def test_a_page_of_the_archive_costs_a_few_requests_for_each_segment_it_comes_from() -> None:
     """The frames of a page are asked for together, and what precedes them in the queue is not."""
-    world = MovingWorld(1)
-    for _ in range(40):
-        world.append_a_run()
-        world.engine.archive(everything=True)
+    world = archived_runs(40)
     archive = world.cold()
     end = archive.pull("t", 0, 0, 1).max_offset
     for below in (end, end // 2, 40):

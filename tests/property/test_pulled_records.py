@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tests.support.stores.hot_stores import records_in
-from tests.support.stores.moving_world import QUEUES, TOPICS, MovingWorld
+from tests.support.stores.moving_world import MovingWorld
 from tierlog.service.archive.readers import StoreReader
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.types import PullStatus
@@ -53,31 +53,24 @@ def read_in_bytes(reader: StoreReader, topic: str, queue: int, max_bytes: int) -
 @pytest.mark.parametrize("seed", range(10))
 def test_the_records_of_both_tiers_are_those_of_the_messages_whatever_happened(seed: int) -> None:
     world = MovingWorld(seed)
-    for turn in range(10):
-        world.step()
-        readers: list[StoreReader] = [world.engine]
-        if turn in (5, 9):
-            readers.append(world.cold())
-        for reader in readers:
-            for topic in TOPICS:
-                for queue in range(QUEUES):
-                    limit, tag = world.chance.choice((1, 7, 50, 10_000)), world.chance.choice((None, None, "A", "BB"))
-                    first = compare(reader, topic, queue, 0, limit, tag)
-                    whole: list[Record] = []
-                    offset = 0
-                    while (page := compare(reader, topic, queue, offset, limit)).status in (
-                        PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE, PullStatus.OFFSET_TOO_SMALL,
-                    ):  # fmt: skip
-                        whole += [message.record for message in page.messages]
-                        offset = page.next_offset
-                    while (first := compare(reader, topic, queue, first.next_offset, limit, tag)).status in (
-                        PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE, PullStatus.OFFSET_TOO_SMALL,
-                    ):  # fmt: skip
-                        pass
-                    assert len({record.queue_offset for record in whole}) == len(whole)
-                    assert read_in_bytes(reader, topic, queue, world.chance.choice((1, 700, 20_000))) == whole
-                    for edge in (-1, page.max_offset + 1, page.min_offset):
-                        compare(reader, topic, queue, edge, limit)
+    for reader, topic, queue in world.lived():
+        limit, tag = world.chance.choice((1, 7, 50, 10_000)), world.chance.choice((None, None, "A", "BB"))
+        first = compare(reader, topic, queue, 0, limit, tag)
+        whole: list[Record] = []
+        offset = 0
+        while (page := compare(reader, topic, queue, offset, limit)).status in (
+            PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE, PullStatus.OFFSET_TOO_SMALL,
+        ):  # fmt: skip
+            whole += [message.record for message in page.messages]
+            offset = page.next_offset
+        while (first := compare(reader, topic, queue, first.next_offset, limit, tag)).status in (
+            PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE, PullStatus.OFFSET_TOO_SMALL,
+        ):  # fmt: skip
+            pass
+        assert len({record.queue_offset for record in whole}) == len(whole)
+        assert read_in_bytes(reader, topic, queue, world.chance.choice((1, 700, 20_000))) == whole
+        for edge in (-1, page.max_offset + 1, page.min_offset):
+            compare(reader, topic, queue, edge, limit)
     world.engine.close()
 
 

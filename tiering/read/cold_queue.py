@@ -167,8 +167,6 @@ class ColdQueue:
             backwards=True,
         ):
             first, end = rows["first_queue_offset"], rows["first_queue_offset"] + rows["count"]
-            if (end <= least).all():
-                return
             bases = rows["segment"][(first < below) & (end > least) & (rows["segment"] < self.border)]
             for base in np.unique(bases)[::-1].tolist():
                 segment = SegmentReader(reader, self.manifest.entry_of_rows(reader, head, base))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 
 from tests.support.stores.engines import tiny_settings
 from tests.support.world import World
 from tierlog.index.search.query import Query
+from tierlog.service.archive.readers import StoreReader
 from tierlog.tiering.message.batch import Message
 
 TOPICS = ("t", "u")
@@ -67,3 +69,12 @@ class MovingWorld(World):
             self.restore,
         ]  # fmt: skip
         self.chance.choice(steps)()
+
+    def lived(self) -> Iterator[tuple[StoreReader, str, int]]:
+        """Ten steps; after each, every queue with the store as its reader, and twice with the archive alone as well."""
+        for turn in range(10):
+            self.step()
+            readers: list[StoreReader] = [self.engine]
+            if turn in (5, 9):
+                readers.append(self.cold())
+            yield from product(readers, TOPICS, range(QUEUES))
