@@ -28,6 +28,8 @@ BENCHMARKS = (
 )  # fmt: skip
 #: Take half an hour and ten minutes, and are asked for with ``make soak`` and ``make follow-soak``.
 ONLY_BY_NAME = frozenset({"soak", "follow_soak"})
+#: What a table's last column says of a row.
+_VERDICTS = {"met": "yes", "MISSED": "**no**"}
 #: Their other sides are models of what tierlog could do itself, so their ratios are no part of the plot.
 _OF_MODELS = frozenset({"mechanisms"})
 
@@ -114,11 +116,15 @@ def ratio_rows(all_of_them: Sequence[Result]) -> list[Row]:
 
 def _targets(all_of_them: Sequence[Result]) -> Iterator[str]:
     rows = [(result, row) for result in all_of_them for row in result.rows if row.target is not None]
-    missed = [(result, row) for result, row in rows if not row.is_met]
+    limited = [(result, row) for result, row in rows if row.is_at_limit]
+    missed = [(result, row) for result, row in rows if not row.is_met and not row.is_at_limit]
     if not rows:
         return
     yield "## Targets\n"
-    yield f"{len(rows) - len(missed)} of {len(rows)} are met.\n"
+    yield (
+        f"{len(rows) - len(limited) - len(missed)} of {len(rows)} are met, {len(limited)} are at the limit, "
+        f"{len(missed)} are missed.\n"
+    )
     if ratio_rows(all_of_them):
         yield f"![Ratios with their spread, and targets](images/{_RATIOS})\n"
     table = [
@@ -126,11 +132,24 @@ def _targets(all_of_them: Sequence[Result]) -> Iterator[str]:
             f"[{result.name}](#{_anchor(result)})", row.what, _medians(row),
             _spread(row.ratios or next(iter(row.sides.values()))) + ("" if row.ratios else f" {row.unit}"),
             f"at {'most' if row.smaller_is_better else 'least'} {_figure(row.target or 0)}",
-            "yes" if row.is_met else "**no**",
+            _VERDICTS.get(row.verdict, row.verdict),
         )
         for result, row in rows
     ]  # fmt: skip
     yield _table(("benchmark", "what", "tierlog : other side, medians", "ratio", "target", "met"), table)
+    if limited:
+        yield "### At the limit\n"
+        yield (
+            "A program that does only what cannot be left out ran in the same turns. The row has 0.9 of it or more; "
+            "its target is out of reach here.\n"
+        )
+        for result, row in limited:
+            name = next(iter(row.limit))
+            yield (
+                f"- **{_plain(row.what)}** ({result.name}): {_spread(row.of_limit)} of {_plain(name)}, "
+                f"{_figure(statistics.median(row.limit[name]))} {row.unit}. {_plain(row.proof)}"
+            )
+        yield ""
     if missed:
         yield "### Missed\n"
         for result, row in missed:
@@ -174,6 +193,8 @@ def _lines(row: Row) -> Iterator[tuple[str, ...]]:
         what = ""
     if row.ratios:
         yield ("", "*ratio*", *_three(row.ratios), "smaller is better" if row.smaller_is_better else "")
+    for name, figures in row.limit.items():
+        yield ("", f"*limit:* {name}", *_three(figures), row.unit)
 
 
 def _medians(row: Row) -> str:

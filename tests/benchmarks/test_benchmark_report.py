@@ -68,6 +68,37 @@ def test_it_is_the_median_that_has_to_reach_the_target(
     assert _row(ours, theirs, target=target, smaller_is_better=smaller_is_better).is_met is met
 
 
+@pytest.mark.parametrize(
+    ("limit", "smaller_is_better", "verdict"),
+    [
+        ([55, 11, 110], False, "at the limit"),  # 0.91 of it in each turn
+        ([60, 12, 110], False, "MISSED"),
+        ([46, 9.5, 95], True, "at the limit"),
+        ([40, 8, 95], True, "MISSED"),
+    ],
+)
+def test_a_missed_target_is_at_the_limit_only_if_nobody_could_come_much_nearer(
+    limit: list[float], smaller_is_better: bool, verdict: str
+) -> None:
+    target = 1.0 if smaller_is_better else 1000.0
+    row = _row([50, 10, 100], target=target, limit={"memcpy": limit}, smaller_is_better=smaller_is_better)
+    assert (row.verdict, row.is_at_limit, row.is_met) == (verdict, verdict == "at the limit", False)
+    assert _row([50, 10, 100], target=10, limit={"memcpy": limit}).verdict == "met"
+    assert _row([50, 10, 100], target=target, smaller_is_better=smaller_is_better).verdict == "MISSED"
+
+
+def test_the_page_shows_a_limit_with_its_proof(tmp_path: Path) -> None:
+    at_it = _row([90.0], [50.0], target=10, limit={"one pass": [99.0]}, proof="Each byte is hashed once.", held_by="x")
+    Report("pull", "?", [at_it]).save(tmp_path)
+    page = report.page(report.results(tmp_path))
+    assert "0 of 1 are met, 1 are at the limit, 0 are missed." in page
+    assert " | 1.8 / 1.8 / 1.8 | at least 10 | at the limit |" in page
+    proof = "0.909 / 0.909 / 0.909 of one pass, 99 messages/s. Each byte is hashed once."
+    assert f"- **something** (pull): {proof}\n" in page
+    assert "|  | *limit:* one pass | 99 | 99 | 99 | messages/s |" in page
+    assert "### Missed" not in page
+
+
 def test_sides_take_turns_and_who_begins_changes() -> None:
     ran: list[str] = []
 
@@ -89,7 +120,7 @@ def test_what_was_saved_is_on_the_page_with_what_was_missed(tmp_path: Path) -> N
     found.series["rates of a soak"] = {"minutes": [0, 1], "messages/s": [2, 3]}
     found.save(tmp_path)
     page = report.page(report.results(tmp_path))
-    assert "1 of 3 are met." in page
+    assert "1 of 3 are met, 0 are at the limit, 2 are missed." in page
     assert "| [index_put](#index-put) | something | 2,000,000 : 100,000 messages/s (other) |" in page
     assert " | 12.3 / 20 / 30 | at least 8 | yes |" in page
     assert "| 0.5 : 1 messages/s (other) | 0.25 / 0.5 / 0.75 | at most 0.4 | **no** |" in page
