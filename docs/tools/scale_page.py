@@ -6,11 +6,14 @@ The page is computed from the code's own constants and few measured numbers, eac
 
 from __future__ import annotations
 
+import statistics
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from benchmarks.report import results
 from docs.tools.sizing import Load, Prices, needs
 from tierlog.index.format.key_filter import DEFAULT_BITS_PER_KEY
 from tierlog.index.objects.catalogue import ENTRY_BYTES
@@ -40,14 +43,21 @@ _RECORD_BYTES, _KEYS = 300, 2
 
 _PAGE = Path(__file__).resolve().parents[1] / "scale.md"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_HEAD = """# Past one cluster, on paper
+_HEAD = """# One node, and past one cluster
 
 <!-- Made by `python -m docs.tools.scale_page` from docs/tools/scale_page.py. Change it there. -->
 
-Nobody has run this. It is arithmetic: 1,000 stores that take 10 million messages a second together, records of 300 bytes with two
-keys of 16, everything kept for ten years in one region, segments and settings at their defaults. Each line has its formula;
+First what one node was measured to do, then what nobody has run. That is arithmetic: 1,000 stores that take 10 million
+messages a second together, records of 300 bytes with two keys of 16, everything kept for ten years in one region, segments and settings at their defaults. Each line has its formula;
 constants come from the code, and what was measured is named. Loads are even, which real ones are not: the busiest store decides.
 """  # noqa: E501 - text of the page
+_PER_CORE = """
+A store is one process. One thread appends and one derives, so a second core nearly doubles what both do, and helps an
+archive, which compresses and verifies in threads. A pull and a look-up run in the caller's thread and use one core;
+kernels run without the interpreter's lock, so those of several callers run beside each other. More cores than these
+serve more readers and faster archiving, not faster appends: for those, topics are spread over stores
+([cluster.md](cluster.md)).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +225,7 @@ def page() -> str:
         ("the same from empty caches", 2 * merged, 2 * (merged - 1) * every + 2, 4, "directories and seek table as well, in as many requests again"),  # noqa: E501 - text of the page
         ("ten years, not merged, no filter", unmerged, (unmerged - 1) * every + 1, 2, "a page of every object"),
     ]  # fmt: skip
-    lines = [_HEAD, "\n## One store of them\n\n| | | from |\n|---|---|---|\n"]
+    lines = [_HEAD, *_of_one_node(), "\n## One store of them, on paper\n\n| | | from |\n|---|---|---|\n"]
     lines += [f"| {name} | {value} | {source} |\n" for name, value, source in one]
     lines.append(
         "\n## One look-up\n\nA topic has a home, so a key is usually asked of one store; of all of them only if stores were added or the topic was moved "  # noqa: E501 - text of the page
@@ -270,6 +280,19 @@ pages named above. Not examined: Amazon's own scaling of prefixes while load ris
 """  # noqa: E501 - text of the page
     )
     return "".join(lines)
+
+
+def _of_one_node() -> Iterator[str]:
+    """What ``benchmarks/cores.py`` found: a row for each work that had other cores, none of comparisons."""
+    found = next(result for result in results() if result.name == "cores")
+    rows = [row for row in found.rows if row.target is None]
+    yield "\n## What one node does per core, measured\n\n"
+    yield f"Medians on {found.setting.partition(', Linux')[0]}, by `{found.command}`; their spread is in [performance.md](performance.md#cores).\n\n"  # noqa: E501 - text of the page
+    yield f"| | {' | '.join(rows[0].sides)} | |\n|---|{'---|' * len(rows[0].sides)}---|\n"
+    for row in rows:
+        figures = (f"{statistics.median(turns):,.0f}" for turns in row.sides.values())
+        yield f"| {row.what} | {' | '.join(figures)} | {row.unit} |\n"
+    yield _PER_CORE
 
 
 def _size(count: float) -> str:
