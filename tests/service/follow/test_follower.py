@@ -321,12 +321,11 @@ def test_a_broker_that_answers_slowly_is_read_on_meanwhile_and_holds_up_no_stop(
     follower = world.process()
     follower.open()
     follower.start()
-    until(lambda: follower.broker.end == LOG.end)
+    until(lambda: follower.broker.end == LOG.end and follower.broker.heard_s > 0)  # heard of by its log
     assert follower.broker.state is FollowState.FOLLOWING
     store = follower.broker.store
     assert store is not None
     assert not store.topic("SCHEDULE_TOPIC_XXXX").archive  # which is decided without an answer
-    assert follower.broker.heard_s > 0  # by its log
     follower.stop()
     assert not follower._thread.is_alive()
     world.broker.answers.set()
@@ -450,9 +449,8 @@ def test_a_broker_that_is_gone_for_good_is_followed_by_a_store_that_takes_messag
     assert len(store.query(Query(topic="orders", key="key-501")).messages) == 1
     # a broker that comes back is told of, loudly
     world.broker.gone = False
-    until(lambda: follower.broker.error is not None)
+    until(lambda: follower.broker.error is not None and follower.broker.state is FollowState.TWO_WRITERS)
     assert "both take messages" in str(follower.broker.error)
-    assert follower.broker.state is FollowState.TWO_WRITERS
     assert follower.broker.problem is not None
     follower.stop()
     # also by a process that begins then
