@@ -46,6 +46,7 @@ from tierlog.tiering.base.errors import UnsupportedFormatError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import TimeBounds
 from tierlog.tiering.kernels.checksum import CRC_TABLES, continued_crc32, joined_crc32
+from tierlog.tiering.kernels.primitives import is_sooner_without
 
 VERSION = 1
 COVER_BYTES = 32
@@ -60,6 +61,8 @@ PAGE_BYTES = 4096
 #: Bytes of the trailer that have a share in the checksum of the checksums: all but its own checksum and magic.
 TIED_BYTES = 68
 _CRC_BYTES = 4
+_ZLIB_BYTES_US = 1_000
+"""Bytes that zlib sums in a microsecond where it is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,8 @@ class Trailer:
 
 def crc_of(data: ByteArray, crc: int = 0) -> int:
     """CRC-32 of an array, continued from ``crc``."""
+    if is_sooner_without(len(data) / _ZLIB_BYTES_US):
+        return zlib.crc32(data.data, crc)
     return int(continued_crc32(CRC_TABLES, data.ctypes.data, len(data), crc)) if len(data) else crc
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from tierlog.tiering.base.types import TimeBounds
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.base.write_guard import FlushGuard
 from tierlog.tiering.kernels.checksum import joined_crc32
+from tierlog.tiering.kernels.primitives import is_sooner_without
 
 #: Least and most bytes whose pages are made ready at a time: as many as there are already.
 FIRST_WINDOW_BYTES, WINDOW_BYTES = 1 << 20, 8 << 20
@@ -40,6 +43,8 @@ FIRST_WINDOW_BYTES, WINDOW_BYTES = 1 << 20, 8 << 20
 #: One for all files; a thread ends with its window, which is long beside its start.
 _BESIDE = WorkerPool(1, "tierlog-index-pages")
 _AT_ONCE = 64
+_LOOK_US = 0.02
+"""For comparing the hashes of one item among many."""
 
 
 class ChainedIndexFile:
@@ -72,6 +77,8 @@ class ChainedIndexFile:
         self._trailer: Trailer | None = None
         self._is_sealed = False
         self._is_ready = True
+        self._is_linked = True
+        self._linking = threading.Lock()
         #: How many items were put, and the CRC of their bytes: replaced together.
         self._put = (0, 0)
         self._flushed_items = 0
@@ -154,16 +161,20 @@ class ChainedIndexFile:
         width = layout.chained_bytes
         if crc_of(data[at + width : at + width * (state.item_count + 1)]) != state.items_crc:
             raise CorruptIndexError("checksum of the items of an unfinished index file differs", path=name)
+        items = data[at:-TRAILER_BYTES].view(layout.chained)[1 : state.item_count + 1]
+        offsets = items["offset"]
+        if (
+            (items["hash"] < 0).any()
+            or offsets[0] < state.first
+            or offsets[-1] >= state.next
+            or (np.diff(offsets) < 0).any()
+        ):
+            raise CorruptIndexError("items of the index file that was being written are damaged", path=name)
         # header, slots and chains are made again of the items; a copy of the file may have lost blocks of zeros
         fs.allocate(path, 0, at + width * (state.item_count + 1))
         fs.allocate(path, len(data) - TRAILER_BYTES, len(data))
-        data[:at] = 0
-        used = link_again(data.ctypes.data, len(data), state.slots, state.item_count, layout.kernel_offsets.ctypes.data)
-        offsets = data[at:-TRAILER_BYTES].view(layout.chained)["offset"][1 : state.item_count + 1]
-        if used < 0 or offsets[0] < state.first or offsets[-1] >= state.next or (np.diff(offsets) < 0).any():
-            raise CorruptIndexError("items of the index file that was being written are damaged", path=name)
         magic = END_MAGIC if state.item_count + 1 == state.items else BEGIN_MAGIC
-        header = FileHeader(magic, state.begin_ms, state.bounds.max_store_ms, int(used), state.item_count)
+        header = FileHeader(magic, state.begin_ms, state.bounds.max_store_ms, 0, state.item_count)
         data[:HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
         file = cls(
             fs,
@@ -178,6 +189,7 @@ class ChainedIndexFile:
         # what it held when it was flushed
         file.bounds, file._flushed_items = state.bounds, state.item_count
         file._put = state.item_count, state.items_crc
+        file._is_linked = False
         if is_full:
             file.finish(state.next)
         return file
@@ -291,6 +303,21 @@ class ChainedIndexFile:
             self.verify()
             self._is_ready = True
 
+    def _link(self) -> None:
+        """Makes slots and chains of a file that was taken up, once: before the first put, look-up or seal.
+
+        A command that only opens its store needs neither them nor the kernel.
+        """
+        with self._linking:
+            if self._is_linked:
+                return
+            data, offsets = self._data, self._offsets.ctypes.data
+            data[HEADER_BYTES : items_position(self.slots)] = 0
+            used = link_again(data.ctypes.data, len(data), self.slots, self.item_count, offsets)
+            header = replace(self.header, used_slots=int(used))
+            data[:HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
+            self._is_linked = True
+
     def _bytes_of_items(self, start: int, end: int) -> ByteArray:
         at, width = items_position(self.slots), self.layout.chained_bytes
         return self._data[at + width * start : at + width * end]
@@ -309,6 +336,7 @@ class ChainedIndexFile:
             raise CapacityError(f"{end - start} keys do not fit {self.room} free items", path=str(self.path))
         if start == end:
             return
+        self._link()
         self._pages.reach(items_position(self.slots) + self.layout.chained_bytes * (self.item_count + end - start + 1))
         added = batch.bounds(start, end)
         # Before the items: a reader that finds one must not have skipped the file by its times.
@@ -329,9 +357,26 @@ class ChainedIndexFile:
     def look_up_row(self) -> FileRow:
         """Returns the file's row for kernels; :class:`CorruptIndexError` if a file that was found sealed is damaged."""
         self.get_ready()
+        self._link()
         # In a file being written a chain may lead above the count that was read: there the capacity bounds.
         count = self.items - 1 if self.next is None else self.item_count
         return file_row(self._data, self.layout, self.slots, count, is_chained=True)
+
+    def unlinked_items(self, low: int, high: int) -> Items | None:
+        """All items with both hashes of a file that was taken up and is not linked yet, the newest first.
+
+        They are looked for among all; None for a file that is linked, or is to be linked as that takes less time.
+        ``high`` below 0 matches any.
+        """
+        count = self.item_count
+        if self._is_linked or not is_sooner_without(_LOOK_US * count):
+            return None
+        items = self.all_items()[1 : count + 1]
+        is_wanted = items["hash"] == low
+        if high >= 0 and self.layout.has_hash_high:
+            is_wanted &= items["hash_high"] == high
+        found: Items = items[is_wanted][::-1]
+        return found
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
         """All compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""
@@ -387,6 +432,7 @@ class ChainedIndexFile:
         if self._is_sealed:
             return
         self._flush_guard.check()
+        self._link()
         data = self._data
         header = self.header
         sealed = FileHeader(END_MAGIC, header.begin_ms, header.end_ms, header.used_slots, header.item_count)

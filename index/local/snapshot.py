@@ -150,6 +150,8 @@ class KeyWalk:
     @classmethod
     def newest_first(cls, reader: IndexReader, hashes: tuple[int, int]) -> KeyWalk:
         """Returns the way through all items with both hashes, the newest first: as they were put in, backwards."""
+        if isinstance(reader, ChainedIndexFile) and (items := reader.unlinked_items(*hashes)) is not None:
+            return cls(reader, np.empty(0, np.int64), hashes, (0, 1, 0), items)
         row, last = reader.look_up_row(), np.zeros(1, np.int64)
         first = find_slot(row.ctypes.data, hashes[0], last.ctypes.data)
         if first < 0:
@@ -169,12 +171,12 @@ class KeyWalk:
         walk = cls.newest_first(reader, hashes)
         is_newest = order is Order.NEWEST
         first, last, change = walk._state
-        if not first:
+        if not first and not len(walk._kept):
             return walk
         if change:  # numbers fall as offsets rise: counted from the last one they rise too
             return walk._in_run(first, last, order, low, high)
         # a short chain is read at once
-        newest, rest = walk._take(_SHORT_CHAIN, _SHORT_CHAIN)
+        newest, rest = walk._take(max(_SHORT_CHAIN, len(walk._kept)), _SHORT_CHAIN)
         oldest_first = newest[::-1]
         offsets = oldest_first["offset"]
         if rest is None:
@@ -216,7 +218,7 @@ class KeyWalk:
 
     def _take(self, most: int, steps: int) -> tuple[Items, KeyWalk | None]:
         hashes = self._low, self._high
-        if len(self._kept):
+        if len(self._kept) or not self._state[0]:
             items, kept = self._kept[:most], self._kept[most:]
             is_over = not len(kept) and not self._state[0]
             return items, None if is_over else KeyWalk(self._reader, self._row, hashes, self._state, kept)

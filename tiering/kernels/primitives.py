@@ -81,6 +81,24 @@ def _hidden(*names: str) -> Iterator[None]:
 _is_loaded = False
 
 
+#: Work without kernels that this process may still do, in microseconds: half of what it takes to load numba.
+_plain_us = 100_000.0
+
+
+def is_sooner_without(plain_us: float) -> bool:
+    """Whether to do some work in plain Python that takes so long, as numba is not loaded yet; it is counted then.
+
+    Only for what gives the same answer either way, and where a kernel has the last word on all that is not in order:
+    a command that opens a sound store and shows a few messages of it ends before numba would be there. All such work
+    of a process together is bounded, and a process that has called any kernel goes on with kernels.
+    """
+    global _plain_us
+    if _is_loaded or plain_us > _plain_us:
+        return False
+    _plain_us -= plain_us
+    return True
+
+
 def _load_numba() -> None:
     """Loads numba, and replaces what is declared so far."""
     global _is_loaded

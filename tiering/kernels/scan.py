@@ -6,6 +6,7 @@ from one pass. ``tiering.format.record.decode_record`` is the oracle.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -109,6 +110,8 @@ class ScanResult:
 
 
 _SECTOR_BYTES = 512
+_SIZE_BYTES = 4
+"""Of the field that a record begins with; no record has the size 0."""
 _BLANK = -875286124
 _V1 = -626843481
 _V2 = -626843477
@@ -133,8 +136,8 @@ class TopicTable:
         while size < 2 * len(names):
             size *= 2
         self._mask = size - 1
-        self._slots = np.full(size, -1, np.int64)
-        _fill_topics(self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data, len(names))
+        self._slots: NDArray[np.int64] | None = None
+        self._filling = threading.Lock()
 
     def tell_generations(self, rows: ScanRows) -> None:
         """Numbers the records of topics that were made again by where they lie."""
@@ -146,10 +149,13 @@ class TopicTable:
 
     def arguments(self) -> dict[str, int]:
         """Addresses for the kernel; valid while this object lives."""
-        return {
-            "slots": self._slots.ctypes.data, "mask": self._mask,
-            "topics": self._data.ctypes.data, "starts": self._starts.ctypes.data,
-        }  # fmt: skip
+        data, starts = self._data.ctypes.data, self._starts.ctypes.data
+        with self._filling:  # by the first scan: most openings scan nothing
+            if self._slots is None:
+                slots = np.full(self._mask + 1, -1, np.int64)
+                _fill_topics(slots.ctypes.data, self._mask, data, starts, len(self.names))
+                self._slots = slots
+        return {"slots": self._slots.ctypes.data, "mask": self._mask, "topics": data, "starts": starts}
 
 
 def _generations(names: list[str]) -> list[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
@@ -377,6 +383,9 @@ def scan(
     """
     if not 0 <= position <= limit <= len(data):
         raise ValueError(f"scan range {position}..{limit} outside {len(data)} bytes")
+    if position < limit and not data[position : min(position + _SIZE_BYTES, limit)].any():
+        # where a log ends; the kernel says the same, and need not be loaded for it
+        return ScanResult(np.empty(0, SCAN_ROW), position, ScanStop.INVALID)
     rows: ScanRows = np.empty(max(1, min(max_rows, (limit - position) // 91 + 1)), SCAN_ROW)
     out = np.empty(3, np.int64)
     _scan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -12,20 +13,29 @@ from tests.support.fs.faulty_fs import FaultyFileSystem
 from tests.support.index.index_logs import Log, T, numbered
 from tests.support.index.index_puts import PUTS_A11, batch_of
 from tests.support.index.local_indexes import found_in
+from tests.support.plain_start import WAYS, take
 from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import ROOT
 from tierlog.index.format.header import items_position
 from tierlog.index.format.layout import TIERLOG
 from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.local.snapshot import KeyWalk
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import DiskFailedError, ReadOnlyError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.types import Order
+from tierlog.tiering.format.hashing import key_hash, key_hash_high
 from tierlog.tiering.message.batch import Message
 
 PATHS = StorePaths(ROOT)
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(request.param, monkeypatch)
 
 
 def open_index(
@@ -95,7 +105,67 @@ def test_linking_again_gives_the_chains_that_puts_gave() -> None:
     state = file.written(1000)
     file.data[28 : items_position(4)] = 0xFF
     again = ChainedIndexFile.open_writing(fs, path, state)
+    again.look_up_row()
     assert bytes(again.data) == before
+
+
+def test_items_are_found_alike_before_a_file_is_linked_again_and_afterwards() -> None:
+    log = Log([("t", f"k{number % 7} a", T + 250 * number) for number in range(90)])
+    fs = CrashFileSystem()
+    index = open_index(fs, slots=3)
+    index.on_records(log.range(end=log.offsets[80]))
+    index.checkpoint()
+    borders = (None, _At(log.offsets[20]), _At(log.offsets[60]))
+    ways = [(order, low, high) for order in Order for low in borders for high in borders]
+    for key in ("a", *(f"k{number}" for number in range(8))):
+        hashes = key_hash("t", key), key_hash_high("t", key)
+        found = []
+        for is_linked in (False, True):
+            (entry,) = open_index(fs, slots=3).snapshot().writing
+            assert isinstance(entry.reader, ChainedIndexFile)
+            if is_linked:
+                entry.reader.look_up_row()
+            newest = [_taken(KeyWalk.newest_first(entry.reader, hashes), step) for step in (1, 5, 1000)]
+            found.append((newest, [_taken(KeyWalk.in_order(entry.reader, hashes, *way), 3) for way in ways]))
+        assert found[0] == found[1]
+
+
+def test_the_first_put_goes_on_with_the_chains_whoever_looks_up_meanwhile() -> None:
+    log, fs = numbered(60), CrashFileSystem()
+    index = open_index(fs, slots=3)
+    index.on_records(log.range(end=log.offsets[40]))
+    index.checkpoint()
+    again = open_index(fs, slots=3)
+    hits: list[list[list[int]]] = []
+    readers = [threading.Thread(target=lambda: hits.append(all_hits(again, log)[:40])) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    again.on_records(log.range())
+    for reader in readers:
+        reader.join()
+    assert hits == [each_once(log)[:40]] * 4
+    assert all_hits(again, log) == each_once(log)
+
+
+class _At:
+    """A border at a physical offset."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def is_reached(self, offset: int) -> bool:
+        return offset >= self._offset
+
+    def lies_between(self, before: int | None, behind: int | None) -> bool:
+        return True
+
+
+def _taken(walk: KeyWalk | None, most: int) -> list[int]:
+    found: list[int] = []
+    while walk is not None:
+        items, walk = walk.take(most)
+        found += items["offset"].tolist()
+    return found
 
 
 def test_stretches_without_keys_are_not_scanned_again() -> None:

@@ -69,6 +69,30 @@ def test_a_command_that_calls_no_kernel_does_not_load_the_compiler(tmp_path: Pat
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_store_that_was_closed_opens_and_answers_without_the_compiler(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"id={number % 50} line {number}\n" for number in range(500)))
+    store = ["--root", str(tmp_path / "store"), "--config", str(tmp_path / "config")]
+    (tmp_path / "config").write_text("[hot]\nsegment_bytes = 1048576\n")
+    code = (
+        "import sys\nfrom tierlog.service.main import main\n"
+        f"store = {store}\n"
+        "main(['topics', *store, '--read-only'])\n"
+        "main(['topics', *store])\n"
+        "main(['query', 'app', '--key', '7', '--limit', '5', *store])\n"
+        "main(['query', 'app', '--limit', '5', '--order', 'oldest', *store])\n"
+        "print('numba' in sys.modules)"
+    )
+    assert main(["load", str(lines), "--topic", "app", "--key", r"id=(\d+)", *store]) == DONE
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *answers, is_loaded = done.stdout.splitlines()
+    assert is_loaded == "False"
+    found = [json.loads(answer) for answer in answers]
+    assert [each["messages"] for each in found[:2]] == [500, 500]
+    assert [each["body"].split()[0] for each in found[2:7]] == ["id=7"] * 5
+    assert len(found) == 12
+
+
 def test_kernels_load_nothing_of_numba_that_they_never_use() -> None:
     """The packages are there for whoever else wants them, and are not kept from a program with other threads."""
     begin = (

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
 from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.plain_start import WAYS, take
 from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import HotWorld, append, batch, fill, queue_offsets, sized_body
 from tierlog.service.engine.store import Store
@@ -23,6 +24,11 @@ from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.message.batch import Message
 
 SIZE = 200
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(request.param, monkeypatch)
 
 
 @pytest.fixture

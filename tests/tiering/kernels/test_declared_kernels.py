@@ -67,3 +67,29 @@ print(len(found) == len(threads), set(found) == {zlib.crc32(b"onetwo")}, left)
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.split("\n")[0] == "True True set()"
+
+
+def test_what_is_done_before_the_first_call_of_a_kernel_is_bounded_all_together() -> None:
+    code = (
+        _BEGIN
+        + """
+from tierlog.tiering.kernels.primitives import is_sooner_without
+print(is_sooner_without(1e9), sum(is_sooner_without(1000) for _ in range(1000)))
+"""
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False 100\n"
+
+
+def test_kernels_are_called_once_they_are_there() -> None:
+    code = (
+        _BEGIN
+        + """
+from tierlog.tiering.kernels.primitives import is_sooner_without
+print(is_sooner_without(1))
+crc32_of(b"one")
+print(is_sooner_without(1))
+"""
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\nFalse\n"
