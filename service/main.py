@@ -47,6 +47,7 @@ from tierlog.service.cli.commands import (
 from tierlog.service.cli.errors import say, say_error
 from tierlog.service.cli.signals import Stopped
 from tierlog.service.exit_codes import DONE, FAILED, exit_code
+from tierlog.tiering import kernels
 from tierlog.tiering.base.errors import StoreError
 
 #: A module of each command: ``HELP``, ``EXAMPLES``, ``add_arguments`` and ``run``.
@@ -80,9 +81,11 @@ COMMANDS = (
     config,
     completion,
 )
-#: New objects between looks for garbage. A start makes some 400,000 that stay, and looking through them again and again
-#: took a sixth of it; a command makes little garbage in cycles.
-_YOUNG_OBJECTS = 50_000
+#: New objects between looks for garbage. A start makes some 100,000 that stay, 400,000 with numba, and looking through
+#: them again and again took a sixth of it; a command makes little garbage in cycles.
+_YOUNG_OBJECTS = 200_000
+#: What numba loads if it is there, for settings in a file and for calls of C by kernels: a tenth of a second.
+_UNUSED_BY_KERNELS = ("yaml", "cffi")
 EXAMPLES = (
     ("a service with its archive in a directory", "tierlog serve --root ./store --cold file://$PWD/cold"),
     ("lines of a log as messages, found by a key", "tierlog load app.log --topic app --key 'id=(\\w+)' --root ./store"),
@@ -117,8 +120,18 @@ def build_parser() -> CommandParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code."""
+    """Runs one command; returns its exit code. Without ``argv`` it is this process's own, which ends then."""
     gc.set_threshold(_YOUNG_OBJECTS)
+    if argv is not None:
+        return _run(argv)
+    kernels.kept_from_numba = _UNUSED_BY_KERNELS
+    try:
+        return _run(None)
+    finally:
+        gc.freeze()  # no look for garbage at the very end: it took a seventh of a short command
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")

@@ -21,12 +21,12 @@ from llvmlite import ir
 from numpy.typing import NDArray
 from pyarrow import py_buffer
 
+from tierlog.tiering import kernels
+
 _LOCK = threading.RLock()
 _PACKAGE = __name__.partition(".")[0] + "."
 #: What else is to be done when declarations are replaced.
 _on_load: list[Callable[[], None]] = []
-#: What numba loads if it is there, for settings in a file and for calls of C by kernels: a tenth of a second.
-_UNUSED_BY_KERNELS = ("yaml", "cffi")
 
 
 class Declared:
@@ -105,7 +105,7 @@ def _load_numba() -> None:
     with _LOCK:
         if not _is_loaded:
             # beside other threads nothing is hidden: they might want it now
-            with _hidden(*_UNUSED_BY_KERNELS if threading.active_count() == 1 else ()):
+            with _hidden(*kernels.kept_from_numba if threading.active_count() == 1 else ()):
                 # late, as the class says; it chooses the folder of compiled code, before the first kernel exists
                 import_module(f"{__package__}.cache")
                 import_module("numba.core.typing.cffi_utils")  # looks for cffi once, at the first compiled function

@@ -93,16 +93,33 @@ def test_a_store_that_was_closed_opens_and_answers_without_the_compiler(tmp_path
     assert len(found) == 12
 
 
-def test_kernels_load_nothing_of_numba_that_they_never_use() -> None:
-    """The packages are there for whoever else wants them, and are not kept from a program with other threads."""
-    begin = (
-        "import sys, threading\nfrom tierlog.tiering.kernels.checksum import crc32_of\n"
-        "stop = threading.Event()\nother = threading.Thread(target=stop.wait)\n"
+_BEGIN = (
+    "import sys, threading\nfrom tierlog.service.main import main\n"
+    "from tierlog.tiering.kernels.checksum import crc32_of\n"
+    "stop = threading.Event()\nother = threading.Thread(target=stop.wait)\n"
+)
+_COMMAND = "sys.argv = ['tierlog', '--version']\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+
+
+def _cffi_of_numba(before: str) -> list[str]:
+    end = (
+        "crc32_of(b'abc')\nprint('cffi' in sys.modules)\nstop.set()\nimport cffi, yaml\nprint(cffi.FFI, yaml.load)\n"
+        "from numba.core.typing import cffi_utils\nprint(cffi_utils.SUPPORTED)"
     )
-    end = "crc32_of(b'abc')\nprint('cffi' in sys.modules)\nstop.set()\nimport cffi, yaml\nprint(cffi.FFI, yaml.load)"
-    for middle, is_loaded in (("", "False"), ("other.start()\n", "True")):
-        done = subprocess.run([sys.executable, "-c", begin + middle + end], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[0] == is_loaded
+    done = subprocess.run([sys.executable, "-c", _BEGIN + before + end], capture_output=True, text=True, check=True)
+    is_loaded, _packages, is_supported = done.stdout.splitlines()[-3:]
+    return [is_loaded, is_supported]
+
+
+def test_a_command_loads_nothing_of_numba_that_no_kernel_of_ours_uses() -> None:
+    """The packages are there for whoever else wants them, and are not kept from a command with other threads."""
+    assert _cffi_of_numba(_COMMAND) == ["False", "False"]
+    assert _cffi_of_numba(_COMMAND + "other.start()\n") == ["True", "True"]
+
+
+def test_a_program_that_calls_kernels_may_have_its_own_that_call_c() -> None:
+    assert _cffi_of_numba("") == ["True", "True"]
+    assert _cffi_of_numba("try:\n    main(['--version'])\nexcept SystemExit:\n    pass\n") == ["True", "True"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
