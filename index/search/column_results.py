@@ -7,7 +7,6 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tierlog.index.search.query import Query
@@ -43,6 +42,8 @@ class _Part:
 
     @classmethod
     def of(cls, found: FoundRows, axis: TimeAxis) -> _Part:
+        import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
+
         columns = found.rows
         times = columns.column(f"{axis.value}_ms").to_numpy()
         bodies = pc.binary_length(columns.column("body")).to_numpy()

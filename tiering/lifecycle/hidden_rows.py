@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tierlog.tiering.lifecycle.tombstones import Erasures
@@ -19,6 +18,8 @@ def hidden_rows(batch: pa.RecordBatch, topic: str, store_ms: NDArray[np.int64], 
     Those that wait in a topic are hidden with the topic that they are for, too.
     The batch has the columns ``physical_offset``, ``keys`` and ``properties``.
     """
+    import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
+
     physical = batch.column("physical_offset").to_numpy()
     hidden, by_key = erased.hidden_rows(topic, physical, store_ms)
     asked = np.flatnonzero(by_key)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, UNIQ_KEY, split_keys
@@ -89,6 +88,8 @@ def message_batch(messages: Sequence[StoredMessage], schema: pa.Schema = MESSAGE
 
 def key_pairs(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
     """Returns the keys of a batch's messages: row numbers, ascending, and a key of each, a message's distinct."""
+    import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
+
     keys = batch.column("keys")
     rows, texts = pc.list_parent_indices(keys), pc.list_flatten(keys)
     unique = pc.map_lookup(batch.column("properties"), UNIQ_KEY, "last")

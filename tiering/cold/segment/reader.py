@@ -9,7 +9,6 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import ChecksumMismatchError, TornRecordError
@@ -163,6 +162,8 @@ class SegmentReader:
 
     def directory_tables(self, topic: str, queue_id: int | None = None) -> Iterator[pa.Table]:
         """Yields the rows of :meth:`directory_rows` as columns, a page at a time."""
+        import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
+
         head = self._head("directory", MAGIC_DIRECTORY)
         name = topic.encode()
         low = (name, -1 if queue_id is None else queue_id)
@@ -193,6 +194,8 @@ class SegmentReader:
         self, topics: Collection[str] | None, choose: Callable[[pa.Table], NDArray[np.bool_]]
     ) -> Iterator[DirectoryRow]:
         """Rows of records in queues, of these topics (None: of all), that ``choose`` marks, in the order of records."""
+        import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
+
         for page in self._head("directory", MAGIC_DIRECTORY).pages:
             first, last = page.info["first"][0].encode(), page.info["last"][0].encode()
             # a topic's generations follow each other, see tiering.format.generation
