@@ -110,6 +110,11 @@ class LocalIndex:
         index._upkeep.settle()
         return index
 
+    def link(self) -> None:
+        """Makes the slots of files that were taken up, for which the first put or look-up would have to wait."""
+        for entry in self._set.view.writing:
+            entry.reader.look_up_row()
+
     # -------------------------------------------------------------------------------------- following the log
 
     def next_offset(self) -> int:

@@ -6,10 +6,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tierlog.index.format.layout import LAYOUTS
-from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
 from tierlog.index.search.counts import CountedStore, CountQuery, IntervalCounts
 from tierlog.index.search.hot_lookup import HotKeys, hot_keys
 from tierlog.index.search.hot_search import HotPage, HotTierSearch, hot_page
@@ -23,7 +22,6 @@ from tierlog.service.engine.appends import AppendedMessages, Appends, Idempotenc
 from tierlog.service.engine.archive_mover import ArchiveReport
 from tierlog.service.engine.background import make_background
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
-from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store, damage_left
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
 from tierlog.service.engine.read_path import answer, count, with_hint
@@ -52,6 +50,7 @@ from tierlog.tiering.cold.manifest.catalogue import Total
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.kernels.checksum import crc32_of
 from tierlog.tiering.message.batch import MAX_QUEUES
 from tierlog.tiering.message.client_messages import ClientMessages
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -61,6 +60,9 @@ from tierlog.tiering.read.hot_queue import HotQueue
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
 from tierlog.tiering.read.pull_records import RECORD_BYTES, PulledRecords
 from tierlog.tiering.read.pull_result import PullResult
+
+if TYPE_CHECKING:
+    from tierlog.index.maintenance.repair import RepairReport
 
 
 class Store:
@@ -162,7 +164,12 @@ class Store:
         return cls(parts, settings, clock, components.randomness, read_only=read_only, tracer=tracer)
 
     def start(self) -> None:
-        """Runs flushing, dispatching, checkpoints, archiving and removal in the background."""
+        """Runs flushing, dispatching, checkpoints, archiving and removal in the background.
+
+        The compiler is loaded first, and the index linked, as appends and look-ups are sure to come: none waits for it.
+        """
+        crc32_of(b"")
+        self._index.link()
         if self._cold_index is not None:
             self._cold_index.warm()
         if not self._read_only:
@@ -536,6 +543,9 @@ class Store:
 
     def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
         """Runs the same checks; names the object of each finding, and adds notes. ``progress`` counts objects."""
+        # late: few processes check, and it takes a dozen modules
+        from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store
+
         findings = Findings()
         if self._broker is not None:
             return findings.extend(self._broker.check())
@@ -552,6 +562,8 @@ class Store:
 
     def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
         """Restores what can be derived in the archive; local files are rebuilt by ``repair_local`` and at open."""
+        from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport  # late: as for checks
+
         if not dry_run:
             self._check_writable()
         if self._manifest is None:
@@ -641,6 +653,8 @@ class Store:
 
     def damage_left(self, *, tried: bool) -> list[Finding]:
         """Says of each damaged range of the log what is lost and what to do next; ``tried``: the archive was used."""
+        from tierlog.service.engine.checks import damage_left  # late: as for checks
+
         return damage_left(self._hot.damage.found, self._manifest, tried=tried)
 
     def __enter__(self) -> Self:

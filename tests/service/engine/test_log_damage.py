@@ -322,7 +322,7 @@ def test_a_check_waits_for_the_scan_that_is_under_way(world: World, monkeypatch:
 
     monkeypatch.setattr("tierlog.tiering.hot.damage.read_segment", slow)
     # what the check itself meets would be news to it
-    monkeypatch.setattr("tierlog.service.engine.store.check_store", lambda hot: [])
+    monkeypatch.setattr("tierlog.service.engine.checks.check_store", lambda hot: [])
     known.suspect(offset)
     thread = threading.Thread(target=engine._hot.verify_damage)
     thread.start()
