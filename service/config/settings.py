@@ -13,8 +13,6 @@ three.
 from __future__ import annotations
 
 import ipaddress
-import json
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -22,7 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from tierlog.service.config.cluster import ClusterSettings
 from tierlog.service.config.follow import FollowSettings
@@ -88,10 +93,18 @@ _ADDRESS_OF_A_SERVICE = re.compile(r"(tcp|udp|sctp)://.*")
 _MISTYPED = 0.8
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """All settings of one process. Immutable; :meth:`load` raises :class:`InvalidRequestError` for a wrong value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="_",
+        env_nested_max_split=1,
+        env_ignore_empty=True,
+        nested_model_default_partial_update=True,
+    )
 
     advertise: str | None = Field(
         default=None,
@@ -148,6 +161,18 @@ class Settings(BaseModel):
             if not port.isdecimal() or not 0 < int(port) < 65_536:
                 raise ValueError("not host:port")
         return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Reads only the constructor's own arguments: a test's Settings does not depend on the machine."""
+        return (init_settings,)
 
     @classmethod
     def load(cls, config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
@@ -240,49 +265,31 @@ def values_of_file(path: Path) -> dict[str, object]:
 
 def values_of_environment() -> dict[str, object]:
     """Reads the environment, not checked but for names; :class:`InvalidRequestError` for one that was mistyped."""
-    variables = _own_variables()
-    _refuse_mistyped(variables)
-    values: dict[str, Any] = {}
-    groups = _groups()
-    for variable in sorted(variables):  # a group as a whole comes before its settings, which win
-        if not variable.startswith(ENV_PREFIX.lower()):
-            continue
-        name, value = variable[len(ENV_PREFIX) :], variables[variable]
-        group, _, key = name.partition("_")
-        if group in groups:
-            _merge(values, {group: {key: value} if key else _group_of_json(group, value)})
-        elif name in Settings.model_fields:
-            values[name] = value
-    for name, variable in ENV_ALIASES.items():
-        other = variables.get(variable.lower())
-        group, _, key = name.rpartition(".")
-        if other and key not in values.get(group, {}):  # a name of our own is meant for us
-            _merge(values, {group: {key: other}})
-    return values
-
-
-def _group_of_json(group: str, text: str) -> dict[str, object]:
+    source = EnvSettingsSource(Settings)
+    source.env_vars = _own_variables(source)
+    _refuse_mistyped(source.env_vars)
     try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        values = dict(source())
+    except SettingsError as error:  # TIERLOG_COLD, say: a group as a whole, where pydantic would take JSON
         raise InvalidRequestError(
-            f"the environment: what it has for the group {group!r} is no JSON object",
-            hint="each setting has a variable of its own; docs/configuration.md lists them",
-        )
-    return found
+            f"the environment: {error}", hint="each setting has a variable of its own; docs/configuration.md lists them"
+        ) from error
+    for name, variable in ENV_ALIASES.items():
+        value = source.env_vars.get(variable.lower())
+        group, _, key = name.rpartition(".")
+        if value and key not in values.get(group, {}):  # a name of our own is meant for us
+            _merge(values, {group: {key: value}})
+    return values
 
 
 def unknown_variables() -> list[str]:
     """Names the variables below the prefix that are like nothing that is read, and have no effect."""
-    return [name.upper() for name in _unknown(_own_variables())]
+    return [name.upper() for name in _unknown(_own_variables(EnvSettingsSource(Settings)))]
 
 
-def _own_variables() -> dict[str, str]:
-    """Returns the environment by lower-case names, without empty values and what Kubernetes made of Services' names."""
-    variables = {name.lower(): value for name, value in os.environ.items() if value}
-    return {name: value for name, value in variables.items() if not _is_of_a_service(name, value)}
+def _own_variables(source: EnvSettingsSource) -> dict[str, str | None]:
+    """Returns what is in the environment, by lower-case names, without what Kubernetes made of a Service's name."""
+    return {name: value for name, value in source.env_vars.items() if not _is_of_a_service(name, value or "")}
 
 
 def _is_of_a_service(name: str, value: str) -> bool:
@@ -293,7 +300,7 @@ def _is_of_a_service(name: str, value: str) -> bool:
     return bool(is_address or _OF_A_SERVICE.fullmatch(rest))
 
 
-def _unknown(variables: Mapping[str, str]) -> list[str]:
+def _unknown(variables: Mapping[str, str | None]) -> list[str]:
     """Returns the names below the prefix that neither are those of settings nor of a group, or below one."""
     read = _variable_names()
     groups = tuple(f"{ENV_PREFIX}{name}_".lower() for name in _groups())
@@ -310,7 +317,7 @@ def _variable_names() -> set[str]:
     return settings | _OTHER_VARIABLES | set(ENV_ALIASES.values())
 
 
-def _refuse_mistyped(variables: Mapping[str, str]) -> None:
+def _refuse_mistyped(variables: Mapping[str, str | None]) -> None:
     known = [name.removeprefix(ENV_PREFIX) for name in _variable_names() if name.startswith(ENV_PREFIX)]
     for name in map(str.upper, _unknown(variables)):
         meant = closest(name.removeprefix(ENV_PREFIX), known, likeness=_MISTYPED)

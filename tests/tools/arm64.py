@@ -25,8 +25,8 @@ _PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_1
 #: What the kernels, their oracles and pytest import.
 _LIBRARIES = {
     "annotated-types", "attrs", "hypothesis", "iniconfig", "llvmlite", "numba", "numpy", "packaging", "pluggy",
-    "pyarrow", "pydantic", "pydantic-core", "pygments", "pytest", "pytest-timeout", "sortedcontainers",
-    "typing-extensions", "typing-inspection", "xxhash", "zstandard",
+    "pyarrow", "pydantic", "pydantic-core", "pydantic-settings", "pygments", "pytest", "pytest-timeout",
+    "python-dotenv", "sortedcontainers", "typing-extensions", "typing-inspection", "xxhash", "zstandard",
 }  # fmt: skip
 #: Each compares a kernel with its codec in plain Python, or gives it hostile bytes.
 TESTS = (
