@@ -226,22 +226,29 @@ def _gather(job):
     return 0
 
 
-@struct_kernel("held length base log_bytes positions order total first count out")
+@struct_kernel("held length base log_bytes positions order total frames count out")
 def _inspect(job):
-    held, length, base, log_bytes, positions, order, total, first, count, out = load_fields(job, 10)
+    held, length, base, log_bytes, positions, order, total, frames, count, out = load_fields(job, 10)
     at = 0
     found = 0
-    if first < 0 or first + count > total:
-        return -1
-    for i in range(first, first + count):
-        ordinal = load_i32(order + 4 * i)
-        size = _size(positions, ordinal, total, log_bytes)
-        if size < 0 or size > length - at or load_be32(held + at) != size:
+    for k in range(count):
+        frame = frames + _FRAME_BYTES * k
+        first = load_i64(frame)
+        last = first + load_i64(frame + 8)
+        end = at + load_i64(frame + 16)
+        if first < 0 or last > total or first >= last or end > length:
             return -1
-        if load_be64(held + at + 28) != base + load_i32(positions + 4 * ordinal):
+        for i in range(first, last):
+            ordinal = load_i32(order + 4 * i)
+            size = _size(positions, ordinal, total, log_bytes)
+            if size < 0 or size > end - at or load_be32(held + at) != size:
+                return -1
+            if load_be64(held + at + 28) != base + load_i32(positions + 4 * ordinal):
+                return -1
+            found += record_sum(held + at, size)
+            at += size
+        if at != end:
             return -1
-        found += record_sum(held + at, size)
-        at += size
     store_i64(out, found)
     return 0 if at == length else -1
 
@@ -272,12 +279,15 @@ class FrameRoom:
     def __init__(self) -> None:
         self._data = np.empty(0, np.uint8)
         self._runs = np.empty(0, RUN)
+        #: For the same bytes once they were decompressed again, and one more.
+        self.held = np.empty(1, np.uint8)
 
     def of(self, size: int) -> tuple[ByteArray, NDArray[np.void]]:
         """Returns memory for so many bytes of records, and for their runs."""
         if len(self._data) < size:
             self._data = np.empty(size, np.uint8)
             self._runs = np.empty(size // FIXED_BYTES_V1 + 1, RUN)
+            self.held = np.empty(size + 1, np.uint8)
         return self._data, self._runs
 
 
@@ -356,16 +366,16 @@ class FrameGatherer:
             number=number, frames=frames, data=data[:size], runs=runs[:count].copy(), change=change, mapped=mapped
         )
 
-    def inspect(self, frame: np.void, data: bytes) -> int:
-        """Returns the sum of the records that a frame holds once it was compressed and decompressed again.
+    def inspect(self, frames: NDArray[np.void], held: ByteArray) -> int:
+        """Returns the sum of the records that planned frames hold once they were compressed and decompressed again.
 
-        Raises :class:`ChecksumMismatchError` if its records are not where they should be.
+        Raises :class:`ChecksumMismatchError` if the records are not where they should be.
         """
         out = np.empty(1, np.int64)
-        failed = len(data) != frame["bytes"] or _inspect(
-            held=address_of(data), length=len(data), base=self._base, log_bytes=len(self._data),
+        failed = _inspect(
+            held=address_of(held), length=len(held), base=self._base, log_bytes=len(self._data),
             positions=address_of(self._groups.positions), order=address_of(self._order), total=len(self._order),
-            first=int(frame["first"]), count=int(frame["records"]), out=address_of(out),
+            frames=address_of(frames), count=len(frames), out=address_of(out),
         )  # fmt: skip
         if failed:
             raise ChecksumMismatchError("a frame does not hold the records that it should")

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.generation import begin_of, is_numbered, record_topic
-from tierlog.tiering.format.record import TRANSACTION_MASK, SysFlag
+from tierlog.tiering.format.record import FIXED_BYTES_V1, TRANSACTION_MASK, SysFlag
 from tierlog.tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
 from tierlog.tiering.kernels.primitives import (
+    address_of,
     called,
     inlined,
     int64,
@@ -35,6 +36,7 @@ from tierlog.tiering.kernels.primitives import (
     trailing_zeros,
     uint64,
 )
+from tierlog.tiering.kernels.record_sums import record_sum
 from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 from tierlog.tiering.kernels.text import java_hash, signed32
 
@@ -102,11 +104,12 @@ class ScanStop(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """Rows of one scan; ``position`` is where it stopped in the array."""
+    """Rows of one scan; ``position`` is where it stopped in the array. ``record_sum``: 0 if it was not asked for."""
 
     rows: ScanRows
     position: int
     stop: ScanStop
+    record_sum: int = 0
 
 
 _SECTOR_BYTES = 512
@@ -261,15 +264,17 @@ def _is_unfinished(address, length, limit):
 
 
 @struct_kernel(
-    "tables log position limit base check_crc check_torn pass_fillers slots mask topics starts rows max_rows out"
+    "tables log position limit base check_crc check_torn pass_fillers is_summed slots mask topics starts rows max_rows "
+    "out"
 )
 def _scan(job):
-    """Scans ``[position, limit)`` of the bytes at ``log``; out: rows, position, stop."""
+    """Scans ``[position, limit)`` of the bytes at ``log``; out: rows, position, stop, sum of the records."""
     (
-        tables, log, position, limit, base, check_crc, check_torn, pass_fillers, slots, mask, topics, starts, rows,
-        max_rows, out,
-    ) = load_fields(job, 15)  # fmt: skip
+        tables, log, position, limit, base, check_crc, check_torn, pass_fillers, is_summed, slots, mask, topics, starts,
+        rows, max_rows, out,
+    ) = load_fields(job, 16)  # fmt: skip
     count = 0
+    summed = int64(0)
     stop = 1
     while position < limit:
         if count == max_rows:
@@ -295,6 +300,7 @@ def _scan(job):
         # the next records are wanted soon
         prefetch(at + 2 * size)
         prefetch(at + 3 * size - 64)  # where records of one size have their properties
+        sum_of_it = record_sum(at, size) if is_summed else int64(0)  # before anything of it is verified
         # where the parts lie, and whether their lengths agree
         flags = load_be32(at + 36)
         born_host = 20 if flags & 0x10 else 8
@@ -350,12 +356,34 @@ def _scan(job):
         if tags_length > 0:
             tags = signed32(java_hash(0, log + load_i32(row + _TAGS_AT), tags_length))
         store_i64(row + _TAG_HASH, tags)
+        summed += sum_of_it
         count += 1
         position += size
         stop = 1
     store_i64(out, count)
     store_i64(out + 8, position)
     store_i64(out + 16, stop)
+    store_i64(out + 24, summed)
+
+
+@kernel
+def _find_record(log, position, limit, base):
+    while position < limit:
+        magic = load_be32(log + position + 4)
+        if magic in (_V1, _V2) and load_be64(log + position + 28) == base + position:
+            return position
+        position += 1
+    return -1
+
+
+def find_record(data: ByteArray, position: int, most_bytes: int, base_offset: int) -> int | None:
+    """Returns where a record seems to begin: the first of the next ``most_bytes`` places that says that it is its own.
+
+    It may lie inside of a record, whose body may hold anything.
+    """
+    limit = min(position + most_bytes, len(data) - FIXED_BYTES_V1)
+    found = int(_find_record(address_of(data), position, limit, base_offset))
+    return None if found < 0 else found
 
 
 def scan(
@@ -368,6 +396,7 @@ def scan(
     check_crc: bool,
     check_torn: bool = False,
     pass_fillers: bool = False,
+    is_summed: bool = False,
     max_rows: int = 65_536,
 ) -> ScanResult:
     """Scans records of ``data[position:limit]``, whose first array byte has physical offset ``base_offset``.
@@ -380,6 +409,8 @@ def scan(
     Nor a last record whose text ends in a zero byte, as it does while the process that owns the log copies it there.
 
     A log holds no fillers; ``pass_fillers`` passes over those of a segment that was put together from the archive.
+
+    ``is_summed`` has the sum of the records taken, of each before it is verified (:mod:`tiering.kernels.record_sums`).
     """
     if not 0 <= position <= limit <= len(data):
         raise ValueError(f"scan range {position}..{limit} outside {len(data)} bytes")
@@ -387,17 +418,17 @@ def scan(
         # where a log ends; the kernel says the same, and need not be loaded for it
         return ScanResult(np.empty(0, SCAN_ROW), position, ScanStop.INVALID)
     rows: ScanRows = np.empty(max(1, min(max_rows, (limit - position) // 91 + 1)), SCAN_ROW)
-    out = np.empty(3, np.int64)
+    out = np.empty(4, np.int64)
     _scan(
         tables=CRC_TABLES, log=data.ctypes.data, position=position, limit=limit, base=base_offset, check_crc=check_crc,
-        check_torn=check_torn, pass_fillers=pass_fillers, **topics.arguments(), rows=rows.ctypes.data,
-        max_rows=len(rows), out=out.ctypes.data,
+        check_torn=check_torn, pass_fillers=pass_fillers, is_summed=is_summed, **topics.arguments(),
+        rows=rows.ctypes.data, max_rows=len(rows), out=out.ctypes.data,
     )  # fmt: skip
-    count, end, stop = (int(value) for value in out)
+    count, end, stop, summed = out.tolist()
     topics.tell_generations(rows[:count])
     if stop == ScanStop.UNKNOWN_TOPIC:
         return ScanResult(rows[: count + 1], end, ScanStop.UNKNOWN_TOPIC)
-    return ScanResult(rows[:count], end, ScanStop(stop))
+    return ScanResult(rows[:count], end, ScanStop(stop), summed)
 
 
 def scan_all(data: ByteArray, limit: int, base_offset: int, topics: TopicTable) -> ScanResult:

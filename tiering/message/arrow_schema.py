@@ -8,6 +8,7 @@ it. Times are ms UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -61,9 +62,11 @@ _CELLS: dict[str, _Cell] = {
 
 def schema_of(columns: Iterable[str] | None = None) -> pa.Schema:
     """These columns in their order, all of them without a choice; :class:`InvalidRequestError` for an unknown one."""
-    if columns is None:
-        return MESSAGE_SCHEMA
-    names = list(columns)
+    return MESSAGE_SCHEMA if columns is None else _schema_of(tuple(columns))
+
+
+@lru_cache(maxsize=64)
+def _schema_of(names: tuple[str, ...]) -> pa.Schema:
     for name in names:
         if names.count(name) > 1 or name not in MESSAGE_SCHEMA.names:
             raise InvalidRequestError(

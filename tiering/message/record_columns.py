@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,7 @@ class RecordColumns:
         self._capacity = capacity_bytes
         self._columns: dict[str, NDArray[Any]] = {
             name: _room(sizes.get(name, capacity_bytes if kind is np.uint8 else self.most_rows + 1), np.dtype(kind))
-            for name, kind in LAYOUT
-            if _is_made(name, names)
+            for name, kind in _made(None if names is None else frozenset(names))
         }
         for name, column in self._columns.items():
             if name.endswith("_ends"):
@@ -160,10 +160,15 @@ def _room(count: int, kind: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(pa.allocate_buffer(count * kind.itemsize), kind)
 
 
-def _is_made(name: str, wanted: Collection[str] | None) -> bool:
-    """Whether one of the arrays is needed for the columns that are wanted."""
-    column = name.removesuffix("_ends")
-    return wanted is None or column in _ALWAYS or _PARTS.get(column, column) in wanted
+@lru_cache(maxsize=64)
+def _made(wanted: frozenset[str] | None) -> Sequence[tuple[str, type[np.generic]]]:
+    """Returns the arrays that are needed for the columns that are wanted, and what they are of."""
+    found = []
+    for name, kind in LAYOUT:
+        column = name.removesuffix("_ends")
+        if wanted is None or column in _ALWAYS or _PARTS.get(column, column) in wanted:
+            found.append((name, kind))
+    return found
 
 
 class RecordBatchBuilder:

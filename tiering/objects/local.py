@@ -49,6 +49,8 @@ from tierlog.tiering.objects.object_store import (
 
 _ATTRIBUTE = "user.tierlog.object"
 _READ_BYTES = 1 << 20
+#: As soon as so much was written, the disk is asked to begin with it, so that less is left to wait for at the end.
+_BEGIN_BYTES = 8 << 20
 _LOCK_TRIES = 3000
 _LOCK_WAIT_S = 0.01
 _TMP = ".tmp"
@@ -364,12 +366,17 @@ class LocalObjectStore:
     def _fill(self, fd: int, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
         """Writes and flushes the temporary file; errors of ``pieces`` itself pass as they are."""
         content = Content()
+        begun = 0
         for piece in pieces:
             with self._stored_errors(key):
                 rest = memoryview(piece)
                 while rest:
                     rest = rest[os.write(fd, rest) :]
-            content.add(piece)
+                content.add(piece)
+                if content.size_bytes - begun >= _BEGIN_BYTES:
+                    # on its way to the disk while the next is made; pages on their way stay in memory
+                    os.posix_fadvise(fd, begun, content.size_bytes - begun, os.POSIX_FADV_DONTNEED)
+                    begun = content.size_bytes
         info = content.info(key, self._clock.now_ms())
         with self._stored_errors(key):
             remember(fd, info)

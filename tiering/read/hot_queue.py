@@ -161,12 +161,14 @@ class HotQueue:
         Read one by one, each record of such a queue waits for the disk in turn (docs/decisions/0062). Whether they left
         is told by the first and the last. What is wrong with a unit is left to whoever reads its record.
         """
+        if not len(units) or _lie_together(units[0], units[-1], len(units)):  # what is usual, found in no time
+            return
         units = units[~is_gap(units)]
         units = units[units["size"].astype(np.int64).cumsum() <= _MOST_AHEAD_IN_ALL_BYTES]
         if len(units) < _FEWEST_AHEAD:
             return
         ends = [int(units["physical_offset"][at]) for at in (0, -1)]
-        if ends[1] - ends[0] < len(units) * _THIN_BYTES or all(self._is_in_memory(at) for at in ends):
+        if _lie_together(units[0], units[-1], len(units)) or all(self._is_in_memory(at) for at in ends):
             return
         starts, length = units["physical_offset"].astype(np.int64), self.snapshot.segment_bytes
         for base in np.unique(starts - starts % length).tolist():
@@ -210,6 +212,12 @@ class HotQueue:
         if self.shown is None:
             return self.first if boundary is Boundary.LOWER else 0
         return offset_by_time(self.shown, time_ms, boundary)
+
+
+def _lie_together(first: np.void, last: np.void, count: int) -> bool:
+    """Whether so many records, told by two units that are of messages, fill enough of the log to be read in a row."""
+    span = int(last["physical_offset"]) - int(first["physical_offset"])
+    return not is_gap(first) and not is_gap(last) and span < count * _THIN_BYTES
 
 
 def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:

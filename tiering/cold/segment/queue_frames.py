@@ -92,7 +92,7 @@ class QueueFrames:
 
     def __init__(self, segment: SegmentReader, runs: QueueRuns) -> None:
         self._segment = segment
-        starts = np.ascontiguousarray(runs["frame_position"])
+        starts = runs["frame_position"].astype(np.int64)  # of the kind that is looked for, which else costs a copy
         firsts = np.flatnonzero(np.diff(starts, prepend=starts[:1] - 1))
         frames = runs[firsts]
         self._places = np.column_stack([frames[name] for name in FRAME_COLUMNS])

@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import CorruptionError
 from tierlog.tiering.base.fs import ByteArray
-from tierlog.tiering.kernels.record_sums import RecordRange, stretches, sum_of
-from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
+from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, find_record, scan
 from tierlog.tiering.kernels.sorting import RecordGroups
 
 #: Threads that scan, or gather, compress and look again. Whoever takes what they made writes it meanwhile.
 THREADS = 2
 A = TypeVar("A")
 B = TypeVar("B")
-#: Summed and scanned at a time: the scan finds in the cache what was summed.
-_STRETCH_BYTES = 1 << 19
+#: Scanned at a time, if records are smaller.
+_STRETCH_BYTES = 1 << 20
+#: How far the begin of a record is looked for: behind the last lies nothing else, up to a gigabyte of it.
+_MOST_RECORD_BYTES = 8 << 20
 #: Which of some records, given as the rows of a scan in the order of the log, become fillers.
 Removal = Callable[[ByteArray, ScanRows], NDArray[np.bool_]]
 #: Takes rows in the order of the log, and changes those whose queue offset came before to be in no queue.
@@ -57,23 +58,19 @@ def scan_segment(
 ) -> ScannedSegment:
     """Reads a rolled segment with every checksum verified; :class:`CorruptionError` where it is damaged.
 
-    The sum of the records is taken before their checksums are verified, and compared after they were compressed: what
-    was verified in between is what is stored. ``place`` is given the rows of a log that a broker wrote.
+    The sum of each record is taken before its checksums are verified, and compared after it was compressed: what was
+    verified in between is what is stored. ``place`` is given the rows of a log that a broker wrote.
     """
     groups = RecordGroups()
     removed: list[NDArray[np.bool_]] = []
     end = record_sum = 0
-    work = partial(_scanned, data, base_offset, topics, removal)
-    for part in in_order(work, stretches(data, _STRETCH_BYTES), "tierlog-scan"):
+    for part in _parts(data, base_offset, partial(_scanned, data, base_offset, topics, removal)):
         if place is not None:
             place(part.rows)
         groups.add(part.rows)
         removed.append(part.removed)
         record_sum += part.record_sum
         end = part.end
-    last = scan(data, end, len(data), base_offset, topics, check_crc=True, max_rows=1)
-    if last.stop is not ScanStop.BLANK:
-        raise _damaged(last.stop.name.lower(), base_offset + last.position)
     names = [name.encode() for name in topics.names] or [b""]
     rank = np.empty(len(names), np.int64)
     rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
@@ -85,26 +82,67 @@ def scan_segment(
     )  # fmt: skip
 
 
-class _Part(NamedTuple):
-    """A stretch of the segment, read."""
+class _Stretch(NamedTuple):
+    """What is scanned at a time, by its limits; with ``most_rows`` records at most."""
 
+    start: int
+    limit: int
+    most_rows: int = 65_536
+
+
+class _Part(NamedTuple):
+    """What was read of a stretch: records up to ``end``."""
+
+    stretch: _Stretch
     rows: ScanRows
     end: int
+    stop: ScanStop
     record_sum: int
     removed: NDArray[np.bool_]
 
 
+def _stretches(data: ByteArray, base_offset: int) -> Iterator[_Stretch]:
+    """Yields stretches of a segment that seem to begin with a record; what is at its end is part of the last."""
+    start = 0
+    while (found := find_record(data, start + _STRETCH_BYTES, _MOST_RECORD_BYTES, base_offset)) is not None:
+        yield _Stretch(start, found)
+        start = found
+    yield _Stretch(start, len(data))
+
+
+def _parts(data: ByteArray, base_offset: int, read: Callable[[_Stretch], _Part]) -> Iterator[_Part]:
+    """Yields all records of a segment in order; :class:`CorruptionError` if they do not end in its blank record.
+
+    Stretches are read side by side. A record that reaches beyond its stretch had in it what looked like another, so
+    that the next stretch is read anew from where it ends.
+    """
+    end = 0
+    for part in in_order(read, _stretches(data, base_offset), "tierlog-scan"):
+        limit = part.stretch.limit
+        while end < limit:
+            if part.stretch.start != end:
+                part = read(_Stretch(end, limit))
+            if part.end == end:
+                part = read(_Stretch(end, len(data), 1))
+            if part.stop is ScanStop.BLANK and part.end == end:
+                return
+            if part.end == end:
+                raise _damaged(part.stop.name.lower(), base_offset + part.end)
+            yield part
+            end = part.end
+    raise _damaged(ScanStop.END.name.lower(), base_offset + end)
+
+
 def _scanned(
-    data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None, stretch: RecordRange
+    data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None, stretch: _Stretch
 ) -> _Part:
-    record_sum = sum_of(data, stretch)
     found = scan(
-        data, stretch.start, stretch.end, base_offset, topics, check_crc=True, max_rows=stretch.records + 1
+        data, stretch.start, stretch.limit, base_offset, topics, check_crc=True, is_summed=True,
+        max_rows=stretch.most_rows,
     )  # fmt: skip
-    if found.stop is not ScanStop.END or len(found.rows) != stretch.records:
-        raise _damaged(found.stop.name.lower(), base_offset + found.position)
-    removed = np.empty(0, np.bool_) if removal is None else removal(data, found.rows)
-    return _Part(found.rows, found.position, record_sum, removed)
+    rows = found.rows[:-1] if found.stop is ScanStop.UNKNOWN_TOPIC else found.rows
+    removed = np.empty(0, np.bool_) if removal is None else removal(data, rows)
+    return _Part(stretch, rows, found.position, found.stop, found.record_sum, removed)
 
 
 def in_order(work: Callable[[A], B], items: Iterable[A], name: str) -> Iterator[B]:

@@ -26,6 +26,7 @@ from tierlog.tiering.base.options import ColdOptions
 from tierlog.tiering.base.types import TimeBounds
 from tierlog.tiering.cold.segment.directory import DirectoryBuilder
 from tierlog.tiering.cold.segment.scan import ScannedSegment, in_order
+from tierlog.tiering.format.compression import decompress_neighbours
 from tierlog.tiering.format.queue_rows import QueueRows
 from tierlog.tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 from tierlog.tiering.format.section import Page, SectionRef, section_head
@@ -46,6 +47,7 @@ from tierlog.tiering.format.sorted_segment import (
     frame_checksum,
 )
 from tierlog.tiering.kernels.checksum import crc32_of, joined_crc32
+from tierlog.tiering.kernels.frame_headers import leading_frames
 from tierlog.tiering.kernels.frames import FrameBatch, FrameGatherer, FrameRoom
 from tierlog.tiering.kernels.sorting import parts_of, starts_of
 
@@ -267,21 +269,18 @@ class FrameMaker:
         room, compressor = self._own()
         gathered = self._gatherer.gather(batch[1], batch[0], room)
         compressed = [compressor.compress(part.data) for part in gathered.parts()]
-        piece = b"".join(compressed)
+        piece, lengths = b"".join(compressed), list(map(len, compressed))
         # the checksum first: what becomes of the bytes from here on is seen below, or by the server
-        made = MadeFrames(batch=gathered, piece=piece, crc32=crc32_of(piece), lengths=[], checksums=[], record_sum=0)
-        at = 0
-        for planned, length in zip(gathered.frames, map(len, compressed), strict=True):
-            frame = piece[at : at + length]
-            try:
-                held = decompress_frame(frame, int(planned["bytes"]), path="frame", position=int(planned["cold"]))
-                made.record_sum += self._gatherer.inspect(planned, held)
-            except CorruptionError as error:
-                raise ChecksumMismatchError(f"a compressed frame is not what was read: {error}") from error
-            made.lengths.append(length)
-            made.checksums.append(checksum_in_frame(frame))
-            at += length
-        return made
+        crc32 = crc32_of(piece)
+        checksums = list(map(checksum_in_frame, compressed))
+        try:
+            held = _decompressed(piece, lengths, gathered.frames["bytes"], checksums, room.held)
+            record_sum = self._gatherer.inspect(gathered.frames, held)
+        except CorruptionError as error:
+            raise ChecksumMismatchError(f"a compressed frame is not what was read: {error}") from error
+        return MadeFrames(
+            batch=gathered, piece=piece, crc32=crc32, lengths=lengths, checksums=checksums, record_sum=record_sum
+        )
 
     def _own(self) -> tuple[FrameRoom, zstandard.ZstdCompressor]:
         """Memory and compressor of this thread."""
@@ -290,6 +289,27 @@ class FrameMaker:
             self._of_thread.own = FrameRoom(), compressor
         own: tuple[FrameRoom, zstandard.ZstdCompressor] = self._of_thread.own
         return own
+
+
+def _decompressed(
+    piece: bytes, lengths: list[int], raw_bytes: NDArray[np.int64], checksums: list[int], room: ByteArray
+) -> ByteArray:
+    """Returns what frames that follow each other hold; each must be of its length, and end in its checksum.
+
+    They are decompressed by one call, if a look at their headers says that it ends each where it should.
+    """
+    starts = np.cumsum([0, *lengths])
+    places = np.column_stack([starts[:-1], lengths, raw_bytes, checksums])
+    wanted = int(raw_bytes.sum())
+    if leading_frames(piece, 0, places) == len(places):
+        if decompress_neighbours(memoryview(piece), room[: wanted + 1].data) != wanted:
+            raise ChecksumMismatchError("frames of another length")
+        return room[:wanted]
+    alone = [
+        decompress_frame(piece[start : start + length], size, path="frame", position=start)
+        for start, length, size, _ in places.tolist()
+    ]
+    return np.frombuffer(b"".join(alone), np.uint8)
 
 
 def batches(frames: NDArray[np.void]) -> Iterator[tuple[int, NDArray[np.void]]]:

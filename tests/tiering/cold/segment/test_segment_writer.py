@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -211,6 +211,29 @@ def test_queue_rows_of_the_manifest() -> None:
             BASE, mine[0].queue_offset, len(mine),
             bounds.min_store_ms, bounds.max_store_ms, bounds.min_born_ms, bounds.max_born_ms,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("stretch_bytes", [1, 100, 700, 5000])
+@pytest.mark.parametrize("most_bytes", [300, 1 << 20])
+def test_a_body_that_holds_a_record_of_its_very_place_belongs_to_its_message(
+    monkeypatch: pytest.MonkeyPatch, stretch_bytes: int, most_bytes: int, seed: int
+) -> None:
+    chance, parts, at, end = random.Random(seed), list[Record](), 0, 0
+    for number in range(60):
+        queued = {"topic": "orders", "queue_offset": number, "properties_text": b""}
+        inner = record(topic=chance.choice(("orders", "unknown")), body=b"i" * chance.randrange(300))
+        outer = record(body=b"", **queued)
+        in_body = BASE + at + 88  # where the body of a record with IPv4 hosts begins
+        body = encode_record(replace(inner, physical_offset=in_body)) + chance.randbytes(chance.randrange(200))
+        parts.append(replace(outer, body=body if chance.random() < 0.5 else body[88:]))
+        end = at + len(encode_record(parts[-1]))
+        at = end
+    monkeypatch.setattr("tierlog.tiering.cold.segment.scan._STRETCH_BYTES", stretch_bytes)
+    monkeypatch.setattr("tierlog.tiering.cold.segment.scan._MOST_RECORD_BYTES", most_bytes)
+    written = write_segment(parts)
+    assert (written.summary.records, written.summary.raw_bytes) == (60, end)
+    assert written.reader().restore().data == written.segment
+    assert list(written.reader().records_of(written.reader().directory_rows("orders"))) == written.sorted_records
 
 
 def test_damaged_segments_are_not_archived() -> None:
