@@ -21,9 +21,9 @@ Nothing here is durable state, so nothing is flushed. A file is written as ``wri
 left-over, then it is renamed. Killed before the rename: the next open finds what was begun, makes the left-over zeros
 and removes it. What goes has its left-over made zeros before its name goes, so a range without a name has no bytes
 anywhere. Power lost at any point: a name may lead to old, partial or another's bytes, which the checksum finds when
-they are read; of two names for the same place one is removed at open. Bytes without a name that such an end may leave
-in a shared block are made zeros before the next :meth:`DiskCache.forget` returns. Uses are counted anew from each
-open, so the largest of what an earlier process left goes first until something is used.
+they are read; of two names for the same place one is removed at open. Bytes may then lie where no name leads, or under
+the name of another: so the first :meth:`DiskCache.forget` of a process reads all that an earlier one left. Uses are
+counted anew from each open, so the largest of what an earlier process left goes first until something is used.
 
 Room is counted in blocks, as the disk does, and taken from the limit before a byte is written; what was given up
 counts until it is gone, so the blocks never pass the limit. A full or failing disk costs the cache, never a read:
@@ -207,7 +207,7 @@ class DiskCache:
         self._kept: ByteUses[str, Pieces] = ByteUses(limit_bytes)
         self._blocks = SharedBlocks()
         self._own_bytes = 0
-        self._is_cleared = False
+        self._doubtful: list[str] = []  # what was adopted, until all of it was looked at
         self._queue: deque[tuple[Range, bytes]] = deque()
         self._queued_bytes = 0
         self._thread: threading.Thread | None = None
@@ -247,6 +247,7 @@ class DiskCache:
                 self._own_bytes += pieces.own
         self._blocks.adopted(self._shared, size)
         self._evict_down_to(self._kept.limit_bytes)
+        self._doubtful = list(self._kept)
 
     # reading
 
@@ -280,7 +281,13 @@ class DiskCache:
                 yield (found[0].decode(), *_bounds(name)), found[1]
 
     def _open(self, name: str, pieces: Pieces) -> tuple[bytes, bytes] | None:
-        """Key and content of a range, None for one that is not as it was written."""
+        """Key and content of a range, None for one that is not as it was written, which goes."""
+        found = self._read(name, pieces)
+        if found is None:
+            self._remove_unless_busy(name, pieces)
+        return found
+
+    def _read(self, name: str, pieces: Pieces) -> tuple[bytes, bytes] | None:
         try:
             record = self._fs.read(self._ranges / _file_name(name, pieces)) if pieces.own else b""
             if len(record) == pieces.own:
@@ -293,7 +300,6 @@ class DiskCache:
             is_whole = magic == MAGIC and len(record) == HEAD.size + length + end - start
             if is_whole and zlib.crc32(memoryview(record)[CRC_FROM:], zlib.crc32(PLACE.pack(start, end))) == crc:
                 return record[HEAD.size : HEAD.size + length], record[HEAD.size + length :]
-        self._remove_unless_busy(name, pieces)
         return None
 
     def _remove_unless_busy(self, name: str, pieces: Pieces) -> None:
@@ -438,9 +444,22 @@ class DiskCache:
                 names = [name for name in self._kept if name.startswith(_object_hash(key))]
             for name in names:
                 self._remove(name)
-            if not self._is_cleared:
-                self._blocks.clear_free(self._shared)
-                self._is_cleared = True
+        if self._doubtful:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Removes what a power cut may have left where no name leads, or under the name of another; once is enough."""
+        for name in self._doubtful:
+            pieces = self._kept.get(name, touch=False)
+            if self._closed:
+                return
+            if pieces is not None and self._read(name, pieces) is None:
+                with self._writing:
+                    if self._kept.get(name, touch=False) == pieces:
+                        self._remove(name)
+        with self._writing:
+            self._blocks.clear_free(self._shared)
+        self._doubtful = []
 
     def drop(self, key: str, start: int, end: int) -> None:
         """Removes one range that proved to be wrong."""

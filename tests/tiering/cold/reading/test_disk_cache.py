@@ -369,10 +369,12 @@ def test_a_place_that_another_range_took_while_it_was_read_is_a_miss_and_costs_t
 
     def replace() -> None:
         cache.drop(*place)
+        if to == place:  # it comes back elsewhere
+            fill(cache, 1, "m", 1000)
         assert cache.put(*to, content(*to))
 
     fs.do = replace
-    assert cache.get(*place) in ((None,) if to != place else (None, content(*to)))
+    assert cache.get(*place) is None
     assert cache.get(*to) == content(*to)
 
 
@@ -556,9 +558,9 @@ def test_without_power_at_any_call_no_byte_stays_of_what_is_then_forgotten() -> 
             run(world)
         after = world.crash(cut_at)
         cache = DiskCache(after, FOLDER, LIMIT)
-        there = [place for place in places if place in cache]
-        left_over += any(is_anywhere(after, place) for place in places if place not in there)
-        for number in range(4):
-            cache.forget(f"store/log/{number}")
-        assert not [place for place in places if is_anywhere(after, place)]
+        key = f"store/log/{cut_at % 4}"
+        of_it = [place for place in places if place[0] == key]
+        left_over += any(is_anywhere(after, place) for place in of_it if place not in cache)
+        cache.forget(key)
+        assert not [place for place in of_it if is_anywhere(after, place)]
     assert left_over > 0, "the disk never left what only forgetting clears"
