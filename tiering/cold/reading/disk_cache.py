@@ -85,6 +85,7 @@ class SharedBlocks:
 
     def __init__(self) -> None:
         self._taken: dict[int, tuple[int, int]] = {}  # by block: a bit for each unit, and its longest free run
+        self._found: dict[int, int] = {}  # while an earlier process' places are adopted, the bits alone
         self._by_run: list[set[int]] = [set() for _ in range(_UNITS + 1)]
         self._unused: list[int] = []
         self._end = 0
@@ -120,15 +121,18 @@ class SharedBlocks:
         if length == 0:
             return position == 0
         block, within = divmod(position, BLOCK_BYTES)
-        taken = self._taken.get(block, (0, 0))[0]
+        taken = self._found.get(block, 0)
         bits = _bits(within // _UNIT_BYTES, _units(length))
         if within % _UNIT_BYTES or within + length > BLOCK_BYTES or taken & bits:
             return False
-        self._set(block, taken | bits)
+        self._found[block] = taken | bits
         return True
 
     def adopted(self, file: File, size_bytes: int) -> None:
         """Gives back the blocks of a file in which nothing is, once all is adopted."""
+        for block, taken in self._found.items():
+            self._set(block, taken)
+        self._found = {}
         self._end = max(self._taken, default=-1) + 1
         begin = 0
         for block in (*sorted(self._taken), max(self._end, -(-size_bytes // BLOCK_BYTES))):
@@ -169,7 +173,7 @@ class SharedBlocks:
     def _set(self, block: int, taken: int) -> None:
         if (known := self._taken.get(block)) is not None:
             self._by_run[known[1]].discard(block)
-        longest = max((end - start for start, end in _free_runs(taken)), default=0)
+        longest = len(max(f"{taken:0{_UNITS}b}".split("1")))
         self._taken[block] = taken, longest
         self._by_run[longest].add(block)
 
