@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tierlog.service.dump.detection import dump
 from tierlog.service.dump.result import Dump, DumpOptions, Json
 from tierlog.service.dump.source import open_source
 from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.cold.reading.disk_cache import DiskCache
 from tierlog.tiering.format.manifest import QueueGap, encode_gaps, encode_removed
 from tierlog.tiering.format.tail import encode_tail
 
@@ -93,11 +93,12 @@ def samples(folder: Path) -> dict[str, Path]:
     (broker / "abort").write_text("4711")
     tail = folder / f"{4096:020d}"
     tail.write_bytes(encode_tail(data_head(4096, b"records"), b"records"))
-    removed, gaps, cached = (folder / name for name in ("removed-1", "gaps-1", "cached"))
+    removed, gaps = (folder / name for name in ("removed-1", "gaps-1"))
     removed.write_bytes(encode_removed(["one/log/a", "one/log/b"]))
     gaps.write_bytes(encode_gaps([QueueGap(1, 0, 5, 1 << 32)]))
-    behind = len(b"one/log/a").to_bytes(2, "big") + b"one/log/a" + b"range"
-    cached.write_bytes(b"TLCACHE1" + zlib.crc32(behind).to_bytes(4, "big") + behind)
+    cache = DiskCache(LocalFileSystem(), folder / "cache", 1 << 20)
+    assert cache.put("one/log/a", 0, 5000, bytes(5000))
+    cache.close()
     cold, root = folder / "ours" / "cold", store.root
     found = {
         "commit-log": broker / "commitlog" / f"{0:020d}",
@@ -121,7 +122,8 @@ def samples(folder: Path) -> dict[str, Path]:
         "tail": tail,
         "removed-names": removed,
         "queue-gaps": gaps,
-        "cached-range": cached,
+        "cached-range": _first(folder, "cache/ranges/*"),
+        "cached-range.shared": folder / "cache" / "shared",
         "checkpoint": broker / "checkpoint",
         "abort": broker / "abort",
         "lock": root / "lock",
