@@ -38,6 +38,12 @@ CLOCK_ALARM_MS = 60_000
 _FOR_EVER_MS = 1 << 62
 
 
+def _tell(event: threading.Event) -> None:
+    """Sets an event that its thread clears before it looks, so one that is set need not be set again."""
+    if not event.is_set():
+        event.set()
+
+
 def _never() -> None:
     return None
 
@@ -225,9 +231,9 @@ class Background:
         """Tells waiting readers, and wakes threads that have work early, such as half of what may be lost to flush."""
         log = self._hot.log
         if log.end - log.flushed >= self._settings.hot.flush_dirty_bytes // 2:
-            self._dirty.set()
+            _tell(self._dirty)
         if log.wants_zeros or log.wants_next:
-            self._near_end.set()
+            _tell(self._near_end)
         self._look_behind()
         self.pull_waiters.look()
 
@@ -237,7 +243,7 @@ class Background:
         if self._hot.log.visible - self._derived_to >= most:  # it only rises, so an old value is a safe bound
             self._derived_to = self._hot.dispatched_to
         if self._hot.log.visible - self._derived_to >= most:
-            self._behind.set()
+            _tell(self._behind)
 
     def _flush_loop(self) -> None:
         while not self._stopping.is_set():

@@ -88,7 +88,7 @@ class BatchWriter:
         if isinstance(batch, LoneMessage):
             counts, most = [self._topics.queues_of(batch.topic)], batch.queue_id
         else:
-            counts, most = [self._topics.queues_of(name) for name in batch.topics], int(batch.queue_id.max(initial=0))
+            counts, most = [self._topics.queues_of(name) for name in batch.topics], int(batch.queue_id.max()) if len(batch) else 0
         if most < min(counts, default=1):
             return
         if isinstance(batch, LoneMessage):
@@ -155,25 +155,28 @@ class BatchWriter:
         count = len(batch)
         queue_id = batch.queue_id.copy()
         queue_offset = np.empty(count, np.int64)
+        at_topic, at_queue = address_of(batch.topic_index), address_of(queue_id)
         for number, topic in enumerate(topics):
             turn = self._round_robin.get(topic.topic_id, 0)
             counts = np.zeros(topic.queues, np.int64)
+            at_counts = address_of(counts)
             turn = choose_queues(
-                count=count, topic_index=address_of(batch.topic_index), topic=number, queue_id=address_of(queue_id),
-                queues=topic.queues, turn=turn, counts=address_of(counts),
+                count=count, topic_index=at_topic, topic=number, queue_id=at_queue,
+                queues=topic.queues, turn=turn, counts=at_counts,
             )  # fmt: skip
             self._round_robin[topic.topic_id] = turn
-            queues = np.flatnonzero(counts).tolist()
+            queues = [queue for queue, messages in enumerate(counts.tolist()) if messages]
             following = counts  # from here on the offset that each queue's next message gets
             for queue in queues:
                 following[queue] = self.next_offset(topic, queue)
             number_messages(
-                count=count, topic_index=address_of(batch.topic_index), topic=number, queue_id=address_of(queue_id),
-                following=address_of(following), queue_offset=address_of(queue_offset),
+                count=count, topic_index=at_topic, topic=number, queue_id=at_queue,
+                following=at_counts, queue_offset=address_of(queue_offset),
                 client=0 if batch.client is None else address_of(batch.client),
             )  # fmt: skip
-            for queue, offset in zip(queues, following[queues].tolist(), strict=True):
-                self._next_offsets[topic.topic_id, queue] = offset
+            ends = following.tolist()
+            for queue in queues:
+                self._next_offsets[topic.topic_id, queue] = ends[queue]
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
         return AppendResult(np.empty(count, np.int64), queue_id, queue_offset, self.last_store_ms)
 
@@ -181,6 +184,8 @@ class BatchWriter:
         """Returns how often the log rolls under records that end so far behind the batch's start."""
         first = rolls = 0
         room = self._log.room()
+        if not len(ends) or ends[-1] <= room:  # as nearly all batches
+            return 0
         while first < len(ends):
             before = int(ends[first - 1]) if first else 0
             first = int(ends.searchsorted(before + room, side="right"))

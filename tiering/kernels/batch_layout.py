@@ -70,33 +70,37 @@ def _is_plain(address, length, spaces):
 
 @struct_kernel("count validity bit offsets data least most is_text starts")
 def take_values(job):
-    """Widens offsets of bytes or texts to ``starts``; 0 if a length is out of ``[least, most]`` or a text is not plain.
+    """Widens offsets of bytes or texts to ``starts``; returns the longest of them and 1.
 
-    A value that is not there is an empty one.
+    0 if a length is out of ``[least, most]`` or a text is not plain. A value that is not there is an empty one.
     """
     count, validity, bit, offsets, data, least, most, is_text, starts = load_fields(job, 9)
+    longest = int64(0)
     for i in range(count):
         start = load_i32(offsets + 4 * i)
         length = load_i32(offsets + 4 * i + 4) - start
         store_i64(starts + 8 * i, start)
         if length < least or length > most or (length > 0 and not _is_valid(validity, bit + i)):
             return int64(0)
+        longest = max(longest, length)
     first = load_i32(offsets)
     end = load_i32(offsets + 4 * count)
     store_i64(starts + 8 * count, end)
-    return int64(is_text == 0 or _is_plain(data + first, end - first, 1))
+    return longest + 1 if is_text == 0 or _is_plain(data + first, end - first, 1) else int64(0)
 
 
 @struct_kernel("count validity bit lists key_validity key_bit offsets data starts out")
 def join_keys(job):
     """Writes the keys of each row with a space between them to ``out``; 0 if one cannot be indexed.
 
-    ``out`` has room for the bytes of all keys and a space each.
+    ``out`` has room for the bytes of all keys and a space each. Returns the longest row and 1.
     """
     count, validity, bit, lists, key_validity, key_bit, offsets, data, starts, out = load_fields(job, 10)
     at = out
+    longest = int64(0)
     for i in range(count):
-        store_i64(starts + 8 * i, at - out)
+        row = at
+        store_i64(starts + 8 * i, row - out)
         first = load_i32(lists + 4 * i)
         end = load_i32(lists + 4 * i + 4)
         if end > first and not _is_valid(validity, bit + i):
@@ -111,8 +115,9 @@ def join_keys(job):
                 at += 1
             copy_short(at, data + start, length)
             at += length
+        longest = max(longest, at - row)
     store_i64(starts + 8 * count, at - out)
-    return int64(1)
+    return longest + 1
 
 
 @called
@@ -145,6 +150,7 @@ def join_properties(job):
     """Writes the property text of each row to ``out``; 0 if a property would be refused, or is there twice.
 
     Names and values are counted from the first row's first property. ``out`` has room for the bytes of all and 2 each.
+    Returns the longest row and 1.
     """
     (
         count, validity, bit, lists, name_validity, name_bit, name_offsets, names, value_validity, value_bit,
@@ -152,8 +158,10 @@ def join_properties(job):
     ) = load_fields(job, 17)  # fmt: skip
     at = out
     base = load_i32(lists)
+    longest = int64(0)
     for i in range(count):
-        store_i64(starts + 8 * i, at - out)
+        row = at
+        store_i64(starts + 8 * i, row - out)
         # the row's list
         first = load_i32(lists + 4 * i) - base
         end = load_i32(lists + 4 * i + 4) - base
@@ -186,8 +194,9 @@ def join_properties(job):
             copy_short(at, value, value_length)
             store_u8(at + value_length, 2)
             at += value_length + 1
+        longest = max(longest, at - row)
     store_i64(starts + 8 * count, at - out)
-    return int64(1)
+    return longest + 1
 
 
 @kernel

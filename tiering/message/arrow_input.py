@@ -38,6 +38,7 @@ from tierlog.tiering.message.batch import (
     ANY_QUEUE,
     BORN_END_MS,
     MAX_QUEUES,
+    NAMES_BYTES,
     BytesColumn,
     Message,
     MessageBatch,
@@ -195,12 +196,12 @@ class ArrowMessages(Sequence[Message]):
         sharding_key = columns.get("sharding_key")
         if sharding_key is not None and sharding_key.null_count < count:
             return None
-        body = _values(columns["body"], 1, max_body_bytes, is_text=False)
-        keys = _joined_keys(columns.get("keys"), count)
-        tags: BytesColumn | None = BytesColumn.empty(count)
+        body, _ = _values(columns["body"], 1, max_body_bytes, is_text=False)
+        keys, longest_keys = _joined_keys(columns.get("keys"), count)
+        tags, longest_tag = BytesColumn.empty(count), 0
         if "tag" in columns:
-            tags = _values(columns["tag"], 0, MAX_PROPERTIES_BYTES, is_text=True)
-        properties = _joined_properties(columns.get("properties"), count)
+            tags, longest_tag = _values(columns["tag"], 0, MAX_PROPERTIES_BYTES, is_text=True)
+        properties, longest_rest = _joined_properties(columns.get("properties"), count)
         born_ms = _numbers(columns.get("born_ms"), now_ms, count, np.int64, BORN_END_MS)
         queue_id = _numbers(columns.get("queue_id"), ANY_QUEUE, count, np.int32, MAX_QUEUES)
         if body is None or keys is None or tags is None or properties is None or born_ms is None or queue_id is None:
@@ -215,9 +216,11 @@ class ArrowMessages(Sequence[Message]):
             keys=keys,
             tags=tags,
             properties=properties,
-            client=born_host_rows([self._born_host] * count),
+            client=born_host_rows([self._born_host] * count) if self._born_host else None,
         )
-        return batch if batch.longest_text_bytes() <= MAX_PROPERTIES_BYTES else None
+        most = longest_keys + longest_tag + longest_rest + NAMES_BYTES  # unless they are of one message, it is less
+        is_right = most <= MAX_PROPERTIES_BYTES or batch.longest_text_bytes() <= MAX_PROPERTIES_BYTES
+        return batch if is_right else None
 
 
 def _canonical(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -273,37 +276,41 @@ def _address(buffer: pa.Buffer | None) -> int:
     return 0 if buffer is None else int(buffer.address)
 
 
-def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> BytesColumn | None:
-    """Returns the bytes or texts, null as empty, not copied; None if one is of another length, or no plain text."""
+#: A column, and the bytes of its longest value; no column if one is refused, or has to be looked at alone.
+_Found = tuple[BytesColumn | None, int]
+
+
+def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> _Found:
+    """Returns the bytes or texts, null as empty, not copied; none if one is of another length, or no plain text."""
     found, starts = _Texts.of(array), np.empty(len(array) + 1, np.int64)
-    is_good = take_values(
+    longest = take_values(
         count=len(array), validity=found.validity, bit=found.bit, offsets=address_of(found.offsets),
         data=address_of(found.data), least=least, most=most, is_text=is_text, starts=address_of(starts),
     )  # fmt: skip
-    return BytesColumn(found.data, starts) if is_good else None
+    return BytesColumn(found.data, starts) if longest else None, longest - 1
 
 
-def _joined_keys(array: pa.Array | None, count: int) -> BytesColumn | None:
-    """Returns the KEYS property of each message; None if a key cannot be indexed."""
+def _joined_keys(array: pa.Array | None, count: int) -> _Found:
+    """Returns the KEYS property of each message; none if a key cannot be indexed."""
     if array is None:
-        return BytesColumn.empty(count)
+        return BytesColumn.empty(count), 0
     validity, offsets = array.buffers()[:2]
     lists = np.frombuffer(offsets, np.int32, count + 1, 4 * array.offset)
     first, end = int(lists[0]), int(lists[-1])
     keys, starts = _Texts.of(array.values), np.empty(count + 1, np.int64)
     joined = np.empty(keys.bytes_of(first, end) + end - first + 1, np.uint8)
-    is_good = join_keys(
+    longest = join_keys(
         count=count, validity=_address(validity), bit=array.offset, lists=address_of(lists),
         key_validity=keys.validity, key_bit=keys.bit, offsets=address_of(keys.offsets), data=address_of(keys.data),
         starts=address_of(starts), out=address_of(joined),
     )  # fmt: skip
-    return BytesColumn(joined, starts) if is_good else None
+    return BytesColumn(joined, starts) if longest else None, longest - 1
 
 
-def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None:
-    """Returns the property text of each message; None if a name or value is refused, or a name is there twice."""
+def _joined_properties(array: pa.Array | None, count: int) -> _Found:
+    """Returns the property text of each message; none if a name or value is refused, or a name is there twice."""
     if array is None:
-        return BytesColumn.empty(count)
+        return BytesColumn.empty(count), 0
     validity, offsets = array.buffers()[:2]
     lists = np.frombuffer(offsets, np.int32, count + 1, 4 * array.offset)
     first, properties = int(lists[0]), int(lists[-1]) - int(lists[0])
@@ -314,7 +321,7 @@ def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None
     starts = np.empty(count + 1, np.int64)
     text_bytes = names.bytes_of(0, properties) + values.bytes_of(0, properties)
     joined = np.empty(text_bytes + 2 * properties + 1, np.uint8)
-    is_good = join_properties(
+    longest = join_properties(
         count=count, validity=_address(validity), bit=array.offset, lists=address_of(lists),
         name_validity=names.validity, name_bit=names.bit, name_offsets=address_of(names.offsets),
         names=address_of(names.data), value_validity=values.validity, value_bit=values.bit,
@@ -322,7 +329,7 @@ def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None
         own=_OWN_NAMES, own_starts=_OWN_STARTS, own_count=len(OWN_STARTS) - 1,
         starts=address_of(starts), out=address_of(joined),
     )  # fmt: skip
-    return BytesColumn(joined, starts) if is_good else None
+    return BytesColumn(joined, starts) if longest else None, longest - 1
 
 
 def _numbers(

@@ -70,6 +70,8 @@ _FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 LOST_SECTOR = bytes(512)
 #: No client address: four zero bytes and port 0.
 NO_HOST = np.zeros(8, np.uint8)
+#: What names and separators of keys and tag add to a property text.
+NAMES_BYTES = len(KEYS) + len(TAGS) + 4
 _NO_HOST, _PROPERTY_NAMES = address_of(NO_HOST), address_of(PROPERTY_NAMES)
 
 
@@ -459,6 +461,12 @@ def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
         validate_born_ms(message.born_ms)
 
 
+@lru_cache(maxsize=64)
+def _names_of(topics: tuple[str, ...]) -> BytesColumn:
+    """Topics as the encoder reads them: most batches are of the same few."""
+    return BytesColumn.of([topic.encode() for topic in topics])
+
+
 def encode_batch(
     batch: MessageBatch,
     first: int,
@@ -478,7 +486,7 @@ def encode_batch(
     Their places and times are the caller's choice. ``sizes`` are those of :meth:`MessageBatch.record_sizes`, and
     ``out`` has room for exactly those of the messages.
     """
-    names = BytesColumn.of([topic.encode() for topic in batch.topics])
+    names = _names_of(batch.topics)
     written = encode_records(
         tables=CRC_TABLES, out=address_of(out), physical=physical, store_ms=store_ms,
         born_host=_NO_HOST, born_host_length=len(NO_HOST),
