@@ -18,7 +18,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
 import uvloop
@@ -26,6 +26,7 @@ import uvloop
 from benchmarks.append import opened
 from benchmarks.corpus import hex_keys
 from benchmarks.harness import Report, Row, drained, in_turns
+from benchmarks.limits import LeastLog
 from benchmarks.peers.rocketmq import RocketMQ, rocketmq
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.producers import AsyncProducer
@@ -48,6 +49,11 @@ _LONE_HELD_BY = (
     "20 us of Python become 54 after each wait for the disk, as a processor that slept comes back with cold caches: "
     "so it is after any sleep of 100 us, and 26 us after one of spinning. The target leaves about 12 us"
 )
+_LIMIT = "records, flushes and waking alone"
+_PROOF = (
+    "a program of 100 lines that makes the same records, writes and flushes them and wakes who waits, and has neither "
+    "queues nor index nor topics nor anything that handles a failure"
+)
 _BODY = os.urandom(256)
 _LONE = 3_000
 _KEYS = [key.decode() for key in hex_keys(100_000).tolist()]
@@ -59,16 +65,31 @@ _ROLLED_BYTES = 64 << 20
 def tasks(engine: Store, count: int, messages: int) -> float:
     """Acknowledged messages a second of so many tasks that each await their last one."""
 
-    async def send(producer: AsyncProducer, share: int) -> None:
-        for number in range(share):
-            await producer.send("orders", _BODY, keys=(_KEYS[number % len(_KEYS)],), tag="TagA")
-
     async def run() -> float:
         async with AsyncProducer(engine) as producer:
-            begun = time.perf_counter()
-            await asyncio.gather(*(send(producer, messages // count) for _ in range(count)))
-            return messages // count * count / (time.perf_counter() - begun)
+            return await _rate_of_tasks(
+                count, messages, lambda key: producer.send("orders", _BODY, keys=(key,), tag="TagA")
+            )
 
+    return _on_a_loop(run)
+
+
+def least_tasks(log: LeastLog, count: int, messages: int) -> float:
+    """The same of the program that does only what cannot be left out."""
+    return _on_a_loop(lambda: _rate_of_tasks(count, messages, lambda key: log.send(("orders", _BODY, key, "TagA"))))
+
+
+async def _rate_of_tasks(count: int, messages: int, send: Callable[[str], Awaitable[object]]) -> float:
+    async def send_all(share: int) -> None:
+        for number in range(share):
+            await send(_KEYS[number % len(_KEYS)])
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(send_all(messages // count) for _ in range(count)))
+    return messages // count * count / (time.perf_counter() - begun)
+
+
+def _on_a_loop(run: Callable[[], Coroutine[object, object, float]]) -> float:
     drained()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run())
@@ -140,11 +161,17 @@ def slowest_roll_ms(folder: Path, *, ahead: bool) -> float:
     return slowest * 1e3
 
 
-def measure(engine: Store, java: RocketMQ, device: Device, messages: int, runs: int, report: Report) -> None:
+def measure(
+    engine: Store, java: RocketMQ, folder: Path, *, messages: int, runs: int, report: Report
+) -> None:  # fmt: skip
     """The rows about one store."""
+    device, least = Device(folder / "device"), LeastLog(folder / "least")
 
     def append(message: Message) -> object:
         return engine.append([message])
+
+    def append_least(message: Message) -> object:
+        return least.append_shared((message.topic, message.body, message.keys[0], message.tag))
 
     def put_message(count: int, many: int) -> float:
         drained()
@@ -156,6 +183,8 @@ def measure(engine: Store, java: RocketMQ, device: Device, messages: int, runs: 
             "RocketMQ, 64 threads": lambda: put_message(messages, MANY),
             "64 threads": lambda: threads(MANY, messages // 4, append),
             "one flush each": lambda: threads(MANY, messages // 40, flush_each(engine)),
+            "least, tasks": lambda: least_tasks(least, MANY, messages),
+            "least, threads": lambda: threads(MANY, messages // 4, append_least),
         },
         runs,
     )
@@ -163,11 +192,12 @@ def measure(engine: Store, java: RocketMQ, device: Device, messages: int, runs: 
     report.add(
         Row("64 asyncio tasks, flushed", "acks/s",
             {"AsyncProducer.send": found["64 asyncio tasks"], "RocketMQ, 64 threads": peer}, target=3.5,
-            note="tasks run on uvloop, as the service does", held_by=_TASKS_HELD_BY)
+            note="tasks run on uvloop, as the service does", held_by=_TASKS_HELD_BY,
+            limit={_LIMIT: found["least, tasks"]}, proof=_PROOF)
     )  # fmt: skip
     report.add(
         Row("64 threads, flushed", "acks/s", {"engine.append": found["64 threads"], "RocketMQ, 64 threads": peer},
-            target=1.0, held_by=_THREADS_HELD_BY)
+            target=1.0, held_by=_THREADS_HELD_BY, limit={_LIMIT: found["least, threads"]}, proof=_PROOF)
     )  # fmt: skip
     report.add(
         Row("64 threads, shared flushes", "acks/s",
@@ -179,15 +209,21 @@ def measure(engine: Store, java: RocketMQ, device: Device, messages: int, runs: 
             "pwrite 4 KiB + fdatasync": lambda: device.run(_LONE),
             "AsyncProducer.send": lambda: tasks(engine, 1, _LONE),
             "RocketMQ": lambda: put_message(_LONE, 1),
+            "least, producer": lambda: threads(1, _LONE, append_least),
+            "least, task": lambda: least_tasks(least, 1, _LONE),
         },
         runs,
     )
-    report.add(Row("1 producer, flushed", "acks/s", lone, target=0.9, held_by=_LONE_HELD_BY))
+    least_producer, least_task = lone.pop("least, producer"), lone.pop("least, task")
+    report.add(
+        Row("1 producer, flushed", "acks/s", lone, target=0.9, held_by=_LONE_HELD_BY, limit={_LIMIT: least_producer},
+            proof=_PROOF)
+    )  # fmt: skip
     device_rates = lone["pwrite 4 KiB + fdatasync"]
     report.add(
         Row("1 asyncio task, flushed", "acks/s",
             {"AsyncProducer.send": lone["AsyncProducer.send"], "pwrite 4 KiB + fdatasync": device_rates}, target=0.9,
-            held_by=_LONE_HELD_BY)
+            held_by=_LONE_HELD_BY, limit={_LIMIT: least_task}, proof=_PROOF)
     )  # fmt: skip
 
 
@@ -203,7 +239,7 @@ def main() -> None:
         folder = Path(inside)
         engine = opened(folder / "store")
         with rocketmq(folder / "java") as java:
-            measure(engine, java, Device(folder / "device"), arguments.messages, arguments.runs, report)
+            measure(engine, java, folder, messages=arguments.messages, runs=arguments.runs, report=report)
         engine.close()
         rolls = in_turns(
             {

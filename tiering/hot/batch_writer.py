@@ -88,7 +88,8 @@ class BatchWriter:
         if isinstance(batch, LoneMessage):
             counts, most = [self._topics.queues_of(batch.topic)], batch.queue_id
         else:
-            counts, most = [self._topics.queues_of(name) for name in batch.topics], int(batch.queue_id.max()) if len(batch) else 0
+            counts = [self._topics.queues_of(name) for name in batch.topics]
+            most = int(batch.queue_id.max()) if len(batch) else 0
         if most < min(counts, default=1):
             return
         if isinstance(batch, LoneMessage):

@@ -198,9 +198,7 @@ class ArrowMessages(Sequence[Message]):
             return None
         body, _ = _values(columns["body"], 1, max_body_bytes, is_text=False)
         keys, longest_keys = _joined_keys(columns.get("keys"), count)
-        tags, longest_tag = BytesColumn.empty(count), 0
-        if "tag" in columns:
-            tags, longest_tag = _values(columns["tag"], 0, MAX_PROPERTIES_BYTES, is_text=True)
+        tags, longest_tag = _tags(columns.get("tag"), count)
         properties, longest_rest = _joined_properties(columns.get("properties"), count)
         born_ms = _numbers(columns.get("born_ms"), now_ms, count, np.int64, BORN_END_MS)
         queue_id = _numbers(columns.get("queue_id"), ANY_QUEUE, count, np.int32, MAX_QUEUES)
@@ -288,6 +286,13 @@ def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> _Found:
         data=address_of(found.data), least=least, most=most, is_text=is_text, starts=address_of(starts),
     )  # fmt: skip
     return BytesColumn(found.data, starts) if longest else None, longest - 1
+
+
+def _tags(array: pa.Array | None, count: int) -> _Found:
+    """Returns the tag of each message; none if one has a separator."""
+    if array is None:
+        return BytesColumn.empty(count), 0
+    return _values(array, 0, MAX_PROPERTIES_BYTES, is_text=True)
 
 
 def _joined_keys(array: pa.Array | None, count: int) -> _Found:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError
 from tierlog.tiering.format.properties import SHARDING_KEY
+from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES
 from tierlog.tiering.message.arrow_input import ArrowMessages
 from tierlog.tiering.message.batch import BytesColumn, Message, MessageBatch
 
@@ -158,6 +159,22 @@ def test_lost_sectors_and_long_texts_are_refused_as_ever() -> None:
         with pytest.raises(kind) as raised:
             ArrowMessages(pa.table({"body": [b"x"], "tag": tags}), "t").to_batch(now_ms=0, max_body_bytes=10)
         assert raised.value.position == 0
+
+
+def test_a_text_that_is_too_long_only_as_a_whole_is_refused_and_long_ones_of_others_are_not_added_to_it() -> None:
+    def table(rows: list[tuple[list[str], str, dict[str, str]]]) -> ArrowMessages:
+        keys, tags, properties = zip(*rows, strict=True)
+        columns = {"body": [b"x"] * len(rows), "keys": keys, "tag": tags, "properties": pa.array(properties, MAP)}
+        return ArrowMessages(pa.table(columns), "t")
+
+    # 12 bytes of names and separators, and 3 of a property beside its name and value: the most that fits
+    keys, tag, rest = "k" * 12_000, "t" * 12_000, {"p": "r" * (MAX_PROPERTIES_BYTES - 24_000 - 12 - 3)}
+    apart = table([([keys], "", {}), ([], tag, {}), ([], "", {"p": "r" * 20_000}), ([keys], tag, rest)])
+    assert apart._columnar(NOW_MS, 10) is not None
+    longer = table([(["k"], "", {}), ([keys], tag + "t", rest)])
+    with pytest.raises(MessageTooLargeError) as raised:
+        longer.to_batch(now_ms=0, max_body_bytes=10)
+    assert raised.value.position == 1
 
 
 @pytest.mark.parametrize(
