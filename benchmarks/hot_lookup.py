@@ -6,11 +6,8 @@ looks them up in one snapshot, ``--batch`` at a time (bodies and other fields co
 views of records that it does not check. RocksDB, LMDB and SQLite have the same records by topic and key. Everything is
 in the page cache, or in a cache of the peer's.
 
-Of a key that very many messages have, a query gives the first page: it should cost what it does where a thousand have
-the key.
-
 ``python benchmarks/hot_lookup.py [--messages 1000000] [--queries 100000] [--batch 1000] [--runs 5]
-[--hot 1000 10000 100000 1000000] [--dir FOLDER]``
+[--dir FOLDER]``
 """
 
 from __future__ import annotations
@@ -33,16 +30,14 @@ from benchmarks.peers.rocketmq import rocketmq
 from benchmarks.peers.rocksdb import rocksdb
 from benchmarks.peers.sqlite import sqlite
 from tierlog.index.search.hot_lookup import HotKeys
-from tierlog.index.search.query import Query
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
-from tierlog.tiering.base.types import Durability, Order
+from tierlog.tiering.base.types import Durability
 from tierlog.tiering.message.batch import Message
 
 _TOPIC = "TopicTest"
 _BODY_BYTES = 256
 _APPENDED = 1_000
-_HOT, _PAGE, _PAGES = "hot", 32, 50
 ONE_HELD_BY = (
     "of 2.9 us a key 1.5 are waiting for memory (slot, item, record: nothing can be asked for ahead), 0.5 the kernel"
     " with its checks and 0.9 Python; RocksDB, all in its cache, takes 3 to 4.5"
@@ -91,37 +86,6 @@ def in_batches(get_many: Callable[[Any], object], asked: Sequence[object] | pa.A
     return run
 
 
-def pages_of(engine: Store, order: Order) -> Side:
-    """First pages a second of the one key that all messages have."""
-
-    def run() -> float:
-        begun = time.perf_counter()
-        for _ in range(_PAGES):
-            answer = engine.query(Query(_TOPIC, _HOT, limit=_PAGE, order=order))
-        seconds = time.perf_counter() - begun
-        assert len(answer.messages) == _PAGE
-        assert answer.next_cursor is not None
-        return _PAGES / seconds
-
-    return run
-
-
-def add_hot_keys(report: Report, folder: Path, counts: Sequence[int], runs: int) -> None:
-    """Adds rows on pages of keys that so many messages have, each compared with the first of them."""
-    with ExitStack() as stack:
-        stores = {}
-        for count in counts:
-            stores[count] = filled(folder / f"hot-{count}", [_HOT] * count)
-            stack.callback(stores[count].close)
-        for order in Order:
-            sides = {f"of {count:,} messages": pages_of(engine, order) for count, engine in stores.items()}
-            found = in_turns(sides, runs)
-            least, *others = found
-            for name in others:
-                what = f"a page of {_PAGE} of one key, {order.value} first"
-                report.add(Row(what, "pages/s", {name: found[name], least: found[least]}, 0.5))
-
-
 def records_of(hot: HotKeys, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
     """What the peers are given: topic and key, and the record."""
     for key in keys:
@@ -136,13 +100,10 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100_000)
     parser.add_argument("--batch", type=int, default=1_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--hot", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000])
     parser.add_argument("--dir", type=Path, default=Path("build/bench"))
     given = parser.parse_args()
     given.dir.mkdir(parents=True, exist_ok=True)
     report = Report.of(__file__, __doc__)
-    with tempfile.TemporaryDirectory(dir=given.dir) as name:
-        add_hot_keys(report, Path(name), given.hot, given.runs)
     keys = [key.decode() for key in hex_keys(given.messages).tolist()]
     numbers = dict.fromkeys(drawn(given.queries, given.messages).tolist())  # each once: SQLite answers it once
     asked = [keys[number] for number in numbers]

@@ -302,6 +302,36 @@ class SegmentSearch:
 
         yield from self._reads(wants, entry, reader, items)
 
+    def times_behind(self, base: int, hits: NDArray[np.int64], context: SearchContext) -> Bounds | None:
+        """Returns bounds on the store times of those records of the topic in a segment that lie behind some hits.
+
+        ``hits`` are cold offsets; behind all of them lies what the log has before them if the newest come first, else
+        after them. A queue's records lie in the order of the log, and a frame's directory row has their times. None if
+        there are none.
+        """
+        entry = self._entry(base, context)
+        segment = SegmentReader(self._manifest.reader(context.chain), entry)
+        table = segment.seek_table()
+        runs = segment.topic_runs(self._generation.name, in_queues=False)
+        begins = base + runs["position"]
+        begins += table.decompressed[np.searchsorted(table.compressed, runs["frame_position"])]
+        order = np.argsort(begins)
+        runs, begins = runs[order], begins[order]
+        places = np.searchsorted(begins, hits, side="right") - 1
+        # what lies in no run of the topic is no hit
+        places = places[(places >= 0) & (hits < begins[places] + runs["bytes"][places])]
+        queues, queue = np.unique(runs["queue_id"], return_inverse=True)
+        if self._query.order is Order.NEWEST:
+            reached = np.full(len(queues), len(runs))
+            np.minimum.at(reached, queue[places], places)
+            is_behind = np.arange(len(runs)) <= reached[queue]
+        else:
+            reached = np.full(len(queues), -1)
+            np.maximum.at(reached, queue[places], places)
+            is_behind = np.arange(len(runs)) >= reached[queue]
+        runs = runs[is_behind | (runs["first_queue_offset"] < 0)]
+        return (int(runs["min_store_ms"].min()), int(runs["max_store_ms"].max())) if len(runs) else None
+
     # by time
 
     def by_time(self, rows: QueueRows, segment_bytes: int, from_offset: int) -> Iterator[SearchTask]:

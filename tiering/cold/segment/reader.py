@@ -86,9 +86,8 @@ QUEUE_RUN = np.dtype(
 )
 #: Rows of a directory of one queue, as far as reading it in order needs them.
 QueueRuns = NDArray[np.void]
-TOPIC_RUN = np.dtype(
-    [*QUEUE_RUN.descr, *((name, np.int64) for name in ("min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms"))]
-)
+_TIMES = ("min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
+TOPIC_RUN = np.dtype([*QUEUE_RUN.descr, *((name, np.int64) for name in ("queue_id", *_TIMES))])
 #: Rows of a directory of one topic, with what a search by time compares.
 TopicRuns = NDArray[np.void]
 
@@ -156,11 +155,16 @@ class SegmentReader:
         """Returns what :meth:`directory_rows` gives for one queue, as columns: a big segment has thousands of them."""
         return _runs_in(list(self.directory_tables(topic, queue_id)), QUEUE_RUN)
 
-    def topic_runs(self, topic: str) -> TopicRuns:
-        """Returns what :meth:`directory_rows` gives for one topic, as columns; those of a frame follow each other."""
-        return _runs_in(list(self.directory_tables(topic)), TOPIC_RUN)
+    def topic_runs(self, topic: str, *, in_queues: bool = True) -> TopicRuns:
+        """Returns what :meth:`directory_rows` gives for one topic, as columns; those of a frame follow each other.
 
-    def directory_tables(self, topic: str, queue_id: int | None = None) -> Iterator[pa.Table]:
+        Without ``in_queues`` also the rows of records in no queue, whose ``first_queue_offset`` is -1.
+        """
+        return _runs_in(list(self.directory_tables(topic, in_queues=in_queues)), TOPIC_RUN)
+
+    def directory_tables(
+        self, topic: str, queue_id: int | None = None, *, in_queues: bool = True
+    ) -> Iterator[pa.Table]:  # fmt: skip
         """Yields the rows of :meth:`directory_rows` as columns, a page at a time."""
         import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
 
@@ -172,7 +176,9 @@ class SegmentReader:
             if _page_place(page, "last") < low or _page_place(page, "first") > high:
                 continue
             table = self._directory_page(page)
-            wanted = pc.and_(pc.equal(table["topic"], topic), pc.greater_equal(table["first_queue_offset"], 0))
+            wanted = pc.equal(table["topic"], topic)
+            if in_queues:
+                wanted = pc.and_(wanted, pc.greater_equal(table["first_queue_offset"], 0))
             if queue_id is not None:
                 wanted = pc.and_(wanted, pc.equal(table["queue_id"], queue_id))
             yield table.filter(wanted)
