@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.search.column_results import FoundRows
-from tierlog.index.search.cost import TaskCost, cost_of_frames, cost_of_hits, cost_of_segment, requests_of_directory
+from tierlog.index.search.cost import DIRECTORY_REQUESTS, TaskCost, cost_of_frames, cost_of_hits, cost_of_segment
 from tierlog.index.search.query import Query, TierCoverage
 from tierlog.index.search.row_filling import RowFilling, Span
 from tierlog.index.search.task import Bounds, Found, SearchContext, SearchTask
@@ -285,7 +285,7 @@ class SegmentSearch:
         hits = hits.at(np.argsort(hits.offsets, kind="stable"))
         frames = table.frames_of(hits.offsets - base)
         starts = np.flatnonzero(np.diff(frames, prepend=-1))
-        if len(hits.offsets) > self.enough and len(starts) > _DIRECTORY_SHARE * requests_of_directory(len(table)):
+        if len(hits.offsets) > self.enough and len(starts) > _DIRECTORY_SHARE * DIRECTORY_REQUESTS:
             with contextlib.suppress(CorruptionError):  # it is not needed: seconds say nearly as much
                 runs = segment.topic_runs(self._generation.name)
                 inside = hits.offsets - base - table.decompressed[frames]

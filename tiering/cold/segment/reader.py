@@ -165,17 +165,20 @@ class SegmentReader:
     def directory_tables(
         self, topic: str, queue_id: int | None = None, *, in_queues: bool = True
     ) -> Iterator[pa.Table]:  # fmt: skip
-        """Yields the rows of :meth:`directory_rows` as columns, a page at a time."""
+        """Yields the rows of :meth:`directory_rows` as columns, a page at a time; the pages take one request."""
         import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
 
         head = self._head("directory", MAGIC_DIRECTORY)
         name = topic.encode()
         low = (name, -1 if queue_id is None else queue_id)
         high = (name, 1 << 31 if queue_id is None else queue_id)
-        for page in head.pages:
-            if _page_place(page, "last") < low or _page_place(page, "first") > high:
-                continue
-            table = self._directory_page(page)
+        pages = [page for page in head.pages if low <= _page_place(page, "last") and _page_place(page, "first") <= high]
+        reader = self._reader
+        if len(pages) > 1:
+            at, last = self._entry.sections["directory"].position, pages[-1]
+            reader = reader.together(self._entry.key, at + pages[0].position, at + last.position + last.length)
+        for page in pages:
+            table = self._directory_page(page, reader)
             wanted = pc.equal(table["topic"], topic)
             if in_queues:
                 wanted = pc.and_(wanted, pc.greater_equal(table["first_queue_offset"], 0))
@@ -183,13 +186,14 @@ class SegmentReader:
                 wanted = pc.and_(wanted, pc.equal(table["queue_id"], queue_id))
             yield table.filter(wanted)
 
-    def _directory_page(self, page: PageRef) -> pa.Table:
+    def _directory_page(self, page: PageRef, reader: ArchiveReader | None = None) -> pa.Table:
         start = self._entry.sections["directory"].position + page.position
 
         def decode(data: bytes) -> pa.Table:
             return decode_directory_page(read_page(lambda *_: data, page, path=self._entry.key))
 
-        return self._reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
+        reader = reader or self._reader
+        return reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
 
     def runs(self) -> Iterator[DirectoryRow]:
         """Yields every row of the directory, those of records in no queue included, in the order of the records."""
