@@ -2,7 +2,8 @@
 
 One topic in one queue, bodies of 32 random bytes. All messages have one key; a page of 32 of them should cost what it
 does where a thousand have it, hot and out of a local archive whose caches are empty: time, greatest memory that Python
-and numpy took for it (tracemalloc, apart from the time), and requests. Then one in ``--rare`` messages has a tag and
+and numpy took for it (tracemalloc, apart from the time), and requests; and what it does there
+without the key. Then one in ``--rare`` messages has a tag and
 all of those are asked for, without a key: with the tag's hash in queue units and frames, and with every record taken
 apart; the archive's frames lie in memory then.
 
@@ -18,6 +19,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -25,7 +27,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.harness import Report, Row, in_turns
+from benchmarks.harness import Report, Row, Side, in_turns
 from tierlog.index.search import segment_search
 from tierlog.index.search.query import Answer, Query
 from tierlog.service.archive.archive import Archive
@@ -42,6 +44,10 @@ _TOPIC, _KEY, _RARE, _USUAL = "TopicTest", "hot", "rare", "usual"
 _BATCH, _BODY_BYTES = 1_000, 32
 _PAGE, _PAGES, _ARCHIVED_PAGES = 32, 50, 5
 _MOST = 2
+_HELD_BY = (
+    "the seek table and the directory of a full segment, which have a row for each of its frames and are read whole; "
+    "the items that are read are as many"
+)
 
 Ask = Callable[[], Answer]
 
@@ -116,9 +122,9 @@ def add_key_rows(report: Report, folders: dict[int, Path], engines: dict[int, St
         }
         for tier, of_counts in asks.items():
             repeats = _PAGES if tier == "hot" else _ARCHIVED_PAGES
-            sides = {of(count): partial(pages, ask, repeats) for count, ask in of_counts.items()}
+            runners: dict[str, Side] = {of(count): partial(pages, ask, repeats) for count, ask in of_counts.items()}
             figures = {
-                "s": in_turns(sides, runs),
+                "s": in_turns(runners, runs),
                 "bytes": {of(count): [peak_bytes(ask)] for count, ask in of_counts.items()},
             }
             if tier == "archived":
@@ -127,8 +133,27 @@ def add_key_rows(report: Report, folders: dict[int, Path], engines: dict[int, St
                 least, *others = found
                 for name in others:
                     what = f"a page of {_PAGE} of one key, {tier}, {order.value} first"
-                    row = Row(what, unit, {name: found[name], least: found[least]}, _MOST, smaller_is_better=True)
-                    report.add(row)
+                    sides = {name: found[name], least: found[least]}
+                    held_by = _HELD_BY if tier == "archived" else ""
+                    report.add(Row(what, unit, sides, _MOST, smaller_is_better=True, held_by=held_by))
+
+
+def add_archived_rows(report: Report, folder: Path, count: int, runs: int) -> None:
+    """A page with the key and one of the same messages without it."""
+    for order in Order:
+        query = Query(_TOPIC, _KEY, limit=_PAGE, order=order)
+        with_key, without = "by the key", "without it"
+        asks: dict[str, Ask] = {
+            with_key: partial(ask_archived, folder, query),
+            without: partial(ask_archived, folder, replace(query, key=None)),
+        }
+        figures = {
+            "s": in_turns({name: partial(pages, ask, _ARCHIVED_PAGES) for name, ask in asks.items()}, runs),
+            "requests": {name: [float(ask().coverage.requests)] for name, ask in asks.items()},
+        }
+        for unit, found in figures.items():
+            what = f"a page of {_PAGE} of {count:,}, archived, {order.value} first"
+            report.add(Row(what, unit, found, _MOST, smaller_is_better=True))
 
 
 def of(count: int) -> str:
@@ -218,6 +243,8 @@ def main() -> None:
         stores = {count: made(f"key-{count}", count) for count in given.counts}
         folders = {count: folder for count, (folder, _) in stores.items()}
         add_key_rows(report, folders, {count: engine for count, (_, engine) in stores.items()}, given.runs)
+        most = max(given.counts)
+        add_archived_rows(report, folders[most], most, given.runs)
         folder, engine = made("filtered", given.filtered)
         archive = archived(folder)
         stack.callback(archive.close)
