@@ -22,7 +22,7 @@ _RATIOS = "performance-ratios.svg"
 #: What the page consists of, in its order; ``make bench`` runs those that exist. Others come after them.
 BENCHMARKS = (
     "limits", "append", "append_single", "group_commit", "dispatch", "index_put", "compaction", "index_object",
-    "hot_lookup", "compacted_lookup", "pull", "pull_records", "download", "http_load", "rocketmq_door",
+    "hot_lookup", "query_pages", "compacted_lookup", "pull", "pull_records", "download", "http_load", "rocketmq_door",
     "follow", "archive_segment", "cold_read", "cores",
     "recovery", "start", "memory", "mechanisms", "soak", "follow_soak",
 )  # fmt: skip

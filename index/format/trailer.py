@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,36 +164,45 @@ def are_page_checksums_sound(checksums: ByteArray, trailer: ByteArray) -> bool:
     return found == int.from_bytes(checksums[-_CRC_BYTES:].tobytes())
 
 
-class PageChecksums:
-    """Takes the bytes of two parts of a file, each in its order, and knows the checksums of all pages then."""
+class StretchChecksums:
+    """Takes the bytes of one stretch of a file in their order, and knows its checksum and those of its pages."""
 
-    def __init__(self, second_at: int, body_bytes: int) -> None:
-        """The first part begins at 0 and ends where the second begins."""
-        self._second_at, self._body_bytes = second_at, body_bytes
-        pages = pages_of(body_bytes)
-        self._first = np.zeros(pages_of(second_at), np.uint32)
-        # from the page in which the first part ends, which both may have a share of
-        self._second_from = second_at // PAGE_BYTES
-        self._second = np.zeros(pages - self._second_from, np.uint32)
+    def __init__(self, start: int, end: int) -> None:
+        """The stretch begins and ends anywhere in a page; its neighbours have the rest of that page."""
+        self.start, self.end, self.crc = start, end, 0
+        self._first_page = start // PAGE_BYTES
+        self._pages = np.zeros(pages_of(end) - self._first_page, np.uint32)
 
     def add(self, position: int, data: ByteArray) -> None:
-        """The bytes at ``position``, which follow those of the same part that were added before."""
-        if position < self._second_at:
-            self._add(self._first, position, data)
-        else:
-            self._add(self._second, position - self._second_from * PAGE_BYTES, data)
-
-    @staticmethod
-    def _add(sums: NDArray[np.uint32], position: int, data: ByteArray) -> None:
+        """The bytes at ``position``, which follow those that were added before."""
         if len(data):
-            add_to_pages(CRC_TABLES, sums.ctypes.data, position, data.ctypes.data, len(data))
+            self.crc = crc_of(data, self.crc)
+            at = position - self._first_page * PAGE_BYTES
+            add_to_pages(CRC_TABLES, self._pages.ctypes.data, at, data.ctypes.data, len(data))
 
-    def encode(self, trailer: bytes) -> bytes:
-        """Returns all checksums, once all bytes were added, for a file that ends in ``trailer``."""
-        sums = np.concatenate((self._first[: self._second_from], self._second))
-        if self._second_at % PAGE_BYTES and len(self._second):
-            shared_end = min((self._second_from + 1) * PAGE_BYTES, self._body_bytes)
-            mine = joined_crc32(int(self._first[-1]), int(self._second[0]), shared_end - self._second_at)
-            sums[self._second_from] = mine
-        data = sums.astype(">u4").tobytes()
-        return data + zlib.crc32(trailer[:TIED_BYTES], zlib.crc32(data)).to_bytes(_CRC_BYTES)
+    def join_pages(self, sums: NDArray[np.uint32]) -> None:
+        """Adds the pages to those of the whole file, which know the stretches before this one."""
+        if self.start < self.end:
+            first, mine = self._first_page, min((self._first_page + 1) * PAGE_BYTES, self.end) - self.start
+            sums[first] = joined_crc32(int(sums[first]), int(self._pages[0]), mine)
+            sums[first + 1 : first + len(self._pages)] = self._pages[1:]
+
+
+def joined_crc(stretches: Iterable[StretchChecksums]) -> int:
+    """CRC-32 of stretches that abut, in their order."""
+    crc = 0
+    for stretch in stretches:
+        crc = int(joined_crc32(crc, stretch.crc, stretch.end - stretch.start))
+    return crc
+
+
+def encode_page_checksums(stretches: Sequence[StretchChecksums], trailer: bytes) -> bytes:
+    """Returns the checksums of all pages that stretches make up, for a file that ends in ``trailer``.
+
+    The stretches abut, in their order, from the beginning of the file to the end of its items.
+    """
+    sums = np.zeros(pages_of(stretches[-1].end), np.uint32)
+    for stretch in stretches:
+        stretch.join_pages(sums)
+    data = sums.astype(">u4").tobytes()
+    return data + zlib.crc32(trailer[:TIED_BYTES], zlib.crc32(data)).to_bytes(_CRC_BYTES)

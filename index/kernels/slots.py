@@ -97,6 +97,22 @@ def _follow(chains: Chains, number: int, slot: int, room: tuple[int, int], taken
     return number, target
 
 
+@struct_kernel("file file_bytes slots count offsets slot_end")
+def count_below(job: int) -> Any:
+    """Returns how many of the chained items have a hash of a slot below ``slot_end``, or CORRUPT."""
+    file, file_bytes, slots, count, offsets, slot_end = load_fields(job, 6)
+    hash_at = load_i64(offsets)
+    item_bytes = load_i64(offsets + 64)
+    item = file + 28 + 8 * slots
+    end = item + item_bytes * (count + 1)
+    if slots < 1 or count < 0 or end > file + file_bytes:
+        return int64(CORRUPT)
+    found = int64(0)
+    for number in range(1, count + 1):
+        found += int64(uint32(load_be32(item + item_bytes * number + hash_at)) % uint32(slots)) < slot_end
+    return found
+
+
 @struct_kernel("file file_bytes slots count offsets state scratch table table_slots out out_bytes taken")
 def gather_slots(job: int) -> Any:
     """Continues laying out chains in slot order: compacted items to ``out``, compacted slots to ``table``.
@@ -104,10 +120,10 @@ def gather_slots(job: int) -> Any:
     The numbers of the items (int32) go to ``taken``, in the same order.
 
     ``state`` (int64 each) is the next slot, the number of its next item (0 = not begun), the position in the compacted
-    file where that slot's items begin, and the position that comes next; at the start 0, 0 and twice the position of
-    the first item. Ends when all slots, ``table_slots`` of them or as many items as ``out`` takes are done: at least
-    one if ``out`` takes ``ROUNDS`` items. Returns the bytes written to ``out``, or CORRUPT for a chain whose numbers do
-    not fall or leave ``1..count``, and for an item that is not of its slot.
+    file where that slot's items begin, and the position that comes next; at the start the first slot, 0 and twice the
+    position of its first item. Ends when all slots, ``table_slots`` of them or as many items as ``out`` takes are done:
+    at least one if ``out`` takes ``ROUNDS`` items. Returns the bytes written to ``out``, or CORRUPT for a chain whose
+    numbers do not fall or leave ``1..count``, and for an item that is not of its slot.
     """
     (
         file, file_bytes, slots, count, offsets, state, scratch, table, table_slots, out, out_bytes, taken,
@@ -225,8 +241,8 @@ def compare_slots(job: int) -> Any:
     than the one before it in that slot. So no item comes twice, and where ``count`` items came all of them did.
 
     ``state`` (int64 each) is the slot that comes next, the place of its first item, the number that the next one has to
-    be below, the place that comes next, and how many slots had items; at the start 0, 0, ``count + 1``, 0, 0. Returns
-    0, or -1 - the slot that differs.
+    be below, the place that comes next, and how many slots had items; at the start the first slot, its place,
+    ``count + 1``, its place again, 0. Returns 0, or -1 - the slot that differs.
     """
     (
         chained, chained_bytes, slots, count, offsets, compacted, compacted_bytes, numbers, number_count, slot_end,

@@ -33,6 +33,8 @@ from tierlog.tiering.message.stored_message import StoredMessage
 INDEX_COUNTER = "index_unreachable"
 _MOST_PAGES = 256
 """Pages of a long run in one task: 16 MiB of items before compression."""
+_MOST_SEGMENTS = 64
+"""Segments whose times are looked at to learn those of the rest of a run."""
 
 
 class ColdSearch:
@@ -164,7 +166,7 @@ class _Plan:
                     entry,
                     low,
                     high,
-                    bounds=self._rest_bounds(entry, items, bounds),
+                    bounds=self._rest_bounds(entry, items, bounds, context),
                     left=rest,
                     step=min(2 * count, _MOST_PAGES),
                 )
@@ -190,18 +192,56 @@ class _Plan:
             if segment is not None:
                 yield segment
 
-    def _rest_bounds(self, entry: IndexEntry, items: Items, bounds: Bounds) -> Bounds:
+    def _rest_bounds(self, entry: IndexEntry, items: Items, bounds: Bounds, context: SearchContext) -> Bounds:
         """Returns bounds of the rest of a run, of which these items were read: a run is sorted by physical offset.
 
-        Where store times of a key do not rise with it, or are not known, and on the born axis, that says nothing.
+        Where store times of a key do not rise with it, or are not known, and on the born axis, that says nothing. Items
+        have whole seconds: where those do not tell that the page is full, the segments tell their times.
         """
         is_known = not entry.times_fall and not is_saturated(items["seconds"]).any()
         if self._query.axis is TimeAxis.BORN or not len(items) or not is_known:
             return bounds
         second_ms = entry.begin_ms + items["seconds"].astype(np.int64) * 1000
-        if self._query.order is Order.NEWEST:
-            return bounds[0], max(bounds[0], min(bounds[1], int(second_ms[-1]) + WIDEN_MS))
-        return min(bounds[1], max(bounds[0], int(second_ms[0]) - WIDEN_MS)), bounds[1]
+        newest, enough = self._query.order is Order.NEWEST, self._segments.enough
+        if newest:
+            bounds = bounds[0], max(bounds[0], min(bounds[1], int(second_ms[-1]) + WIDEN_MS))
+            is_full = len(items) >= enough and second_ms[enough - 1] > bounds[1]
+        else:
+            bounds = min(bounds[1], max(bounds[0], int(second_ms[0]) - WIDEN_MS)), bounds[1]
+            is_full = len(items) >= enough and second_ms[-enough] + WIDEN_MS < bounds[0]
+        if is_full or len(items) < enough:
+            return bounds
+        with contextlib.suppress(StoreError, OSError):  # whoever reads the messages says so
+            times = self._times_behind(entry, items["offset"].astype(np.int64), context)
+            if times is not None and newest:
+                bounds = bounds[0], max(bounds[0], min(bounds[1], times[1]))
+            elif times is not None:
+                bounds = min(bounds[1], max(bounds[0], times[0])), bounds[1]
+        return bounds
+
+    def _times_behind(self, entry: IndexEntry, offsets: NDArray[np.int64], context: SearchContext) -> Bounds | None:
+        """Returns bounds on the times of what the log has behind cold offsets; None if too many segments have it."""
+        if self._generation.name != self._query.topic:  # records in no queue may have either name
+            return None
+        size, newest = self._segment_bytes(context), self._query.order is Order.NEWEST
+        bases = offsets - offsets % size
+        last = int(bases.min() if newest else bases.max())
+        others = (
+            range(entry.first - entry.first % size, last, size)
+            if newest
+            else range(last + size, min(entry.next, self._border), size)
+        )
+        if len(others) > _MOST_SEGMENTS:
+            return None
+        found = [self._segments.times_behind(last, offsets[bases == last], context)]
+        reader = self._manifest.reader(context.chain.for_manifest())
+        for base in others:
+            segment = self._manifest.log_entry(reader, self._head, base)
+            if segment is None or segment.bounds is None:
+                continue
+            found.append(segment.bounds.on(TimeAxis.STORE))
+        known = [times for times in found if times is not None]
+        return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
     def _hits(self, items: Items, entry: IndexEntry, context: SearchContext) -> Iterator[SearchTask]:
         items = items[items["offset"] < self._border]

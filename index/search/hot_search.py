@@ -33,14 +33,16 @@ from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.generation import Generation, record_topic
 from tierlog.tiering.format.hashing import key_hash, key_hash_high
 from tierlog.tiering.format.manifest import Tombstone
-from tierlog.tiering.format.queue_unit import GAP_BYTES, is_gap
+from tierlog.tiering.format.queue_unit import is_gap
 from tierlog.tiering.format.record import FIXED_BYTES_V1, Record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.kernels.mapped_log import NO_TIME, MappedLog, record_times
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource, reaching
 from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.message.tags import TagFilter
 
 _STEP = 256
 _BORN_STEP = 8192
@@ -311,7 +313,7 @@ class HotSearch:
             with contextlib.suppress(CorruptionError):
                 bounds = self._times.store_ms(queue, first), self._times.store_ms(queue, last - 1)
 
-        hashes = _tag_hashes(queue, query)
+        tags = _tags_in_units(queue, query)
 
         def run(context: SearchContext) -> Iterator[Found | SearchTask]:
             count = _fitting(queue, first, last, query.order) if query.by_columns else step
@@ -324,15 +326,11 @@ class HotSearch:
             if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
                 yield self._stretch(queue, range(*rest), min(_STEP, 2 * step), query, within)
             units, failures = queue.checked(*chunk)
+            units = _leading(units, chunk[0], failures, tags)
             if query.by_columns:
-                yield from self._rows(_without(units, chunk[0], failures), query, within, context)
+                yield from self._rows(units, query, within, context)
             else:
-                good = [
-                    place
-                    for offset, (place, size, tag) in enumerate(units.tolist(), chunk[0])
-                    if size != GAP_BYTES and offset not in failures and (hashes is None or tag in hashes)
-                ]
-                yield from self._messages(good, query, within, context)
+                yield from self._messages(units["physical_offset"].tolist(), query, within, context)
             yield from _fail_if_any(failures)
 
         return self._task(bounds, "commitlog", run)
@@ -352,10 +350,7 @@ class HotSearch:
         if first < cut:
             yield self._born_stretch(queue, first, cut, query, within)
         units, failures = queue.checked(cut, last, with_sums=True)
-        units = _without(units, cut, failures)
-        hashes = _tag_hashes(queue, query)
-        if hashes is not None:
-            units = units[np.isin(units["tag_hash"].astype(np.int64), list(hashes))]
+        units = _leading(units, cut, failures, _tags_in_units(queue, query))
         places = units["physical_offset"].astype(np.int64)
         if failures:
             yield self._task(ALL_TIME, "commitlog", partial(_fail, failures[min(failures)]))
@@ -510,17 +505,16 @@ def _fitting(queue: SnapshotQueue, first: int, last: int, order: Order) -> int:
     return max(1, int(np.searchsorted(ends, _CHUNK_BYTES, side="right")))
 
 
-def _tag_hashes(queue: SnapshotQueue, query: Query) -> frozenset[int] | None:
-    """Returns the hashes of which a unit has one if its message passes the tag filter; None where none is ruled out."""
-    tags = query.filters.tags if query.filters is not None and queue.tags_are_compared else None
-    return tags.hashes if tags is not None else None
+def _tags_in_units(queue: SnapshotQueue, query: Query) -> TagFilter | None:
+    return queue.tags_in_units(query.filters.tags if query.filters is not None else None)
 
 
-def _without(units: NDArray[np.void], first: int, failures: Collection[int]) -> NDArray[np.void]:
-    """Returns the units, of the queue offsets from ``first`` on, but those that lead to no record."""
+def _leading(units: UnitArray, first: int, failures: Collection[int], tags: TagFilter | None) -> UnitArray:
+    """Returns those units, of the queue offsets from ``first`` on, that lead to a record which may pass the filter."""
     units = np.delete(units, [offset - first for offset in failures]) if failures else units
     gaps = is_gap(units)
-    return units[~gaps] if gaps.any() else units
+    units = units[~gaps] if gaps.any() else units
+    return units if tags is None else units[tags.may_pass(units)]
 
 
 def _fail(error: Exception, context: SearchContext) -> Iterator[SearchTask]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.search.column_results import FoundRows
-from tierlog.index.search.cost import TaskCost, cost_of_frames, cost_of_hits, cost_of_segment, requests_of_directory
+from tierlog.index.search.cost import DIRECTORY_REQUESTS, TaskCost, cost_of_frames, cost_of_hits, cost_of_segment
 from tierlog.index.search.query import Query, TierCoverage
 from tierlog.index.search.row_filling import RowFilling, Span
 from tierlog.index.search.task import Bounds, Found, SearchContext, SearchTask
@@ -285,7 +285,7 @@ class SegmentSearch:
         hits = hits.at(np.argsort(hits.offsets, kind="stable"))
         frames = table.frames_of(hits.offsets - base)
         starts = np.flatnonzero(np.diff(frames, prepend=-1))
-        if len(hits.offsets) > self.enough and len(starts) > _DIRECTORY_SHARE * requests_of_directory(len(table)):
+        if len(hits.offsets) > self.enough and len(starts) > _DIRECTORY_SHARE * DIRECTORY_REQUESTS:
             with contextlib.suppress(CorruptionError):  # it is not needed: seconds say nearly as much
                 runs = segment.topic_runs(self._generation.name)
                 inside = hits.offsets - base - table.decompressed[frames]
@@ -301,6 +301,36 @@ class SegmentSearch:
             return (item_at(frame, position) for position in positions)
 
         yield from self._reads(wants, entry, reader, items)
+
+    def times_behind(self, base: int, hits: NDArray[np.int64], context: SearchContext) -> Bounds | None:
+        """Returns bounds on the store times of those records of the topic in a segment that lie behind some hits.
+
+        ``hits`` are cold offsets; behind all of them lies what the log has before them if the newest come first, else
+        after them. A queue's records lie in the order of the log, and a frame's directory row has their times. None if
+        there are none.
+        """
+        entry = self._entry(base, context)
+        segment = SegmentReader(self._manifest.reader(context.chain), entry)
+        table = segment.seek_table()
+        runs = segment.topic_runs(self._generation.name, in_queues=False)
+        begins = base + runs["position"]
+        begins += table.decompressed[np.searchsorted(table.compressed, runs["frame_position"])]
+        order = np.argsort(begins)
+        runs, begins = runs[order], begins[order]
+        places = np.searchsorted(begins, hits, side="right") - 1
+        # what lies in no run of the topic is no hit
+        places = places[(places >= 0) & (hits < begins[places] + runs["bytes"][places])]
+        queues, queue = np.unique(runs["queue_id"], return_inverse=True)
+        if self._query.order is Order.NEWEST:
+            reached = np.full(len(queues), len(runs))
+            np.minimum.at(reached, queue[places], places)
+            is_behind = np.arange(len(runs)) <= reached[queue]
+        else:
+            reached = np.full(len(queues), -1)
+            np.maximum.at(reached, queue[places], places)
+            is_behind = np.arange(len(runs)) >= reached[queue]
+        runs = runs[is_behind | (runs["first_queue_offset"] < 0)]
+        return (int(runs["min_store_ms"].min()), int(runs["max_store_ms"].max())) if len(runs) else None
 
     # by time
 

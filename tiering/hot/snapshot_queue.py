@@ -31,6 +31,7 @@ from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.kernels.queue_places import UnitArray, have_places, with_gaps
 from tierlog.tiering.kernels.queue_units import UnitComparison
 from tierlog.tiering.kernels.scan import in_queues
+from tierlog.tiering.message.tags import TagFilter
 from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
 _STEP = 256
@@ -45,14 +46,14 @@ class SnapshotQueue:
         #: Whether records have the queue offsets of their units: not in a broker's log, whose units lie in memory here.
         self.offsets_are_compared = not hot.queues.is_foreign
         self._may_have_gaps = hot.queues.followed_below > 0
+        self._units_have_tags = topic.record_topic != SCHEDULE_TOPIC
         self.first, self.next = view.first, view.next
         self.first = self._known_first() if self.offsets_are_compared else view.first_at_or_above(snapshot.border)
         self.next = max(self.first, self._last_shown())
 
-    @property
-    def tags_are_compared(self) -> bool:
-        """Whether what a unit's tag hash rules out is known to be without the tag."""
-        return self._topic.record_topic != SCHEDULE_TOPIC
+    def tags_in_units(self, wanted: TagFilter | None) -> TagFilter | None:
+        """Returns a filter if what it rules out by the hash in a unit is known to be without the tag."""
+        return wanted if self._units_have_tags else None
 
     @cached_property
     def _comparison(self) -> UnitComparison:
@@ -60,7 +61,7 @@ class SnapshotQueue:
             self._topic.record_topic,
             self._queue_id,
             with_offsets=self.offsets_are_compared,
-            with_tags=self.tags_are_compared,
+            with_tags=self._units_have_tags,
         )
 
     @property

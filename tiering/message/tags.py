@@ -19,6 +19,7 @@ from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.hashing import tag_hash
 from tierlog.tiering.format.properties import decode_properties
 from tierlog.tiering.format.record import Record
+from tierlog.tiering.kernels.queue_places import UnitArray
 from tierlog.tiering.kernels.scan import ScanRows
 from tierlog.tiering.message.waiting import SCHEDULE_TOPIC
 
@@ -80,3 +81,7 @@ class TagFilter:
                 f"tag expression with {len(tags)} tags", hint=f"1 to {_MAX_TAGS} tags separated by ||, or *"
             )
         return cls(tags, frozenset(tag_hash(tag) for tag in tags))
+
+    def may_pass(self, units: UnitArray) -> NDArray[np.bool_]:
+        """Whether the record of each unit may have one of the tags, by the hash in the unit."""
+        return np.isin(units["tag_hash"].astype(np.int64), list(self.hashes))

@@ -93,22 +93,22 @@ class HotQueue:
         Units are taken in stretches of ``limit``; with a filter, of more, as what it rules out is compared as well.
         """
         shown = self.shown
-        hashes = wanted.hashes if wanted is not None and shown is not None and shown.tags_are_compared else None
+        tags = shown.tags_in_units(wanted) if shown is not None else None
         while shown is not None and offset < shown.next:
             failures: dict[int, StoreError] = {}
-            if hashes is not None:
+            if tags is not None:
                 units, failures = shown.checked(offset, offset + _STEP)
             else:
                 units = shown.raw_units(offset, offset + max(1, min(_STEP, limit)))
             self.read_ahead(units)
-            for unit in units.tolist():
+            for unit, may_pass in zip(units.tolist(), _may_pass(units, tags), strict=True):
                 if offset in failures:
                     raise failures[offset]
-                if hashes is not None and unit[2] not in hashes:
-                    yield offset, None
-                else:
-                    record = shown.record_of(offset, *unit)
-                    yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
+                record = shown.record_of(offset, *unit) if may_pass else None
+                yield (
+                    offset,
+                    None if record is None or erased.hides(record) else StoredMessage(record, store_id, Tier.HOT),
+                )
                 offset += 1
 
     def messages_below(
@@ -116,27 +116,28 @@ class HotQueue:
     ) -> Messages:  # fmt: skip
         """What :meth:`messages` gives of the offsets below ``below``, the last first; gaps are stepped over."""
         shown = self.shown
-        hashes = wanted.hashes if wanted is not None and shown is not None and shown.tags_are_compared else None
-        step = _STEP if hashes is not None else max(1, min(_STEP, limit))
+        tags = shown.tags_in_units(wanted) if shown is not None else None
+        step = _STEP if tags is not None else max(1, min(_STEP, limit))
         has_gaps = shown is not None and shown.has_gaps
         while shown is not None and (end := shown.before_gap(min(below, shown.next))) > self.first:
             begin = max(self.first, end - step)
             failures: dict[int, StoreError] = {}
-            if hashes is not None:
+            if tags is not None:
                 units, failures = shown.checked(begin, end)
             else:
                 units = shown.raw_units(begin, end)
             self.read_ahead(units)
-            for offset, unit in zip(range(end - 1, begin - 1, -1), reversed(units.tolist()), strict=True):
+            found = zip(range(begin, end), units.tolist(), _may_pass(units, tags), strict=True)
+            for offset, unit, may_pass in reversed(list(found)):
                 if offset in failures:
                     raise failures[offset]
                 if has_gaps and unit[1] == GAP_BYTES:
                     continue
-                if hashes is not None and unit[2] not in hashes:
-                    yield offset, None
-                else:
-                    record = shown.record_of(offset, *unit)
-                    yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
+                record = shown.record_of(offset, *unit) if may_pass else None
+                yield (
+                    offset,
+                    None if record is None or erased.hides(record) else StoredMessage(record, store_id, Tier.HOT),
+                )
             below = begin
 
     def behind_gap(self, offset: int) -> int:
@@ -218,6 +219,10 @@ def _lie_together(first: np.void, last: np.void, count: int) -> bool:
     """Whether so many records, told by two units that are of messages, fill enough of the log to be read in a row."""
     span = int(last["physical_offset"]) - int(first["physical_offset"])
     return not is_gap(first) and not is_gap(last) and span < count * _THIN_BYTES
+
+
+def _may_pass(units: UnitArray, tags: TagFilter | None) -> list[bool]:
+    return [True] * len(units) if tags is None else tags.may_pass(units).tolist()
 
 
 def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:

@@ -20,6 +20,7 @@ from tests.support.index.index_bytes import compacted_body
 from tests.support.index.index_puts import T
 from tests.support.index.item_layouts import EVERY
 from tests.support.oracles.plain_index import PlainChainedFile
+from tests.support.stores.hold import Hold
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.header import FileHeader, items_position
 from tierlog.index.format.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout
@@ -27,7 +28,7 @@ from tierlog.index.format.trailer import TRAILER_BYTES
 from tierlog.index.kernels.keys import KEY_ROW
 from tierlog.index.kernels.slots import GROUP, ROUNDS
 from tierlog.index.local.chained_file import ChainedIndexFile
-from tierlog.index.local.compaction import Comparison, compact, slot_pieces
+from tierlog.index.local.compaction import Comparison, SlotShare, compact, slot_pieces
 from tierlog.index.local.key_batch import KeyBatch
 from tierlog.tiering.base.errors import DiskFailedError
 from tierlog.tiering.base.fs import ByteArray, LocalFileSystem
@@ -174,36 +175,50 @@ def test_a_write_that_fails_in_any_piece_ends_the_compaction_and_leaves_nothing(
     assert (tmp_path / "g").read_bytes() == (tmp_path / "wanted").read_bytes()
 
 
-def test_the_file_is_not_closed_under_a_write_where_no_thread_is_to_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class OneHalfWaits(FaultyFileSystem):
+    """Refuses the caller's writes after the header's, while the other thread's first write waits."""
+
+    def __init__(self) -> None:
+        super().__init__(FS)
+        self.held, self.writes = Hold(), 0
+
+    def fault(self, operation: str, path: Path) -> Any:
+        if operation == "write_at" and threading.current_thread().name == "tierlog-compaction":
+            self.held.stop_here()
+        elif operation == "write_at":
+            self.writes += 1
+            if self.writes == 2:
+                self.refuse("write_at", times=1)
+        return super().fault(operation, path)
+
+
+def test_the_file_is_not_closed_under_the_other_halfs_write(tmp_path: Path) -> None:
     file = hashed(tmp_path / "f", TIERLOG, uneven_hashes(), SLOTS)
     file.seal(10_000)
-    fs = FaultyFileSystem(FS)
-    header = fs.hold("write_at", "*/compact-g")
-    begun: list[threading.Thread] = []
-    start = threading.Thread.start
-
-    def starts_one(thread: threading.Thread) -> None:
-        if thread.name == "tierlog-compaction":
-            if begun:
-                raise RuntimeError("can't start new thread")
-            begun.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", starts_one)
+    fs = OneHalfWaits()
     caller = ThreadPoolExecutor(1)
     failing = caller.submit(compact, fs, file, tmp_path / "g", tmp_path / "tmp")
-    header.wait_until_reached()
-    piece = fs.hold("write_at", "*/compact-g")
-    header.release()
-    piece.wait_until_reached()
+    fs.held.wait_until_reached()
     with pytest.raises(TimeoutError):
         failing.result(0.2)
-    piece.release()
-    with pytest.raises(RuntimeError, match="thread"):
+    fs.held.release()
+    with pytest.raises(DiskFailedError):
         failing.result(60)
     caller.shutdown()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_without_a_second_thread_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = hashed(tmp_path / "f", TIERLOG, uneven_hashes(), SLOTS)
+    file.seal(10_000)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="thread"):
+        compact(FS, file, tmp_path / "g", tmp_path / "tmp")
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 # ---- the comparison does not depend on what it compares
@@ -266,6 +281,25 @@ def test_comparison_does_not_trust_what_the_walk_says_of_an_item(tmp_path: Path)
             numbers[place] = number
             with pytest.raises(CorruptIndexError):
                 Comparison(file, good).go_on(piece._replace(numbers=numbers))
+
+
+def test_a_share_that_is_said_to_have_more_items_is_not_finished(tmp_path: Path) -> None:
+    file, good = sealed_and_compacted(tmp_path)
+    width = TIERLOG.compacted_bytes
+    slots = good[28 : items_position(SLOTS)].view(">i4").reshape(-1, 2)
+    middle = (int(slots[SLOTS // 2, 0]) - items_position(SLOTS)) // width
+    for items in (range(middle), range(middle - 1), range(middle + 1)):
+        share = SlotShare(range(SLOTS // 2), items)
+        comparison = Comparison(file, good, share)
+        if len(items) == middle:
+            for piece in slot_pieces(file, share=share):
+                comparison.go_on(piece)
+            comparison.finish()
+        else:
+            with pytest.raises(CorruptIndexError):
+                list(slot_pieces(file, share=share))
+            with pytest.raises(CorruptIndexError, match="differ in length"):
+                comparison.finish()
 
 
 def test_comparison_finds_a_chain_that_lost_an_item_in_the_walk(tmp_path: Path) -> None:

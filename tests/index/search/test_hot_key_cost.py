@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.stores.engines import tiny_settings
 from tierlog.index.local.snapshot import KeyWalk
+from tierlog.index.objects.lookup import KeyRun
 from tierlog.index.search.hot_search import HotTierSearch
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.searcher import Searcher
@@ -204,6 +205,59 @@ def test_an_archived_page_of_a_hot_key_costs_about_what_it_does_without_the_key(
             cost[count] = answer.coverage.requests
             assert cost[count] <= 2 * by_time.coverage.requests
         assert cost[MANY] <= 2 * cost[FEW]
+
+
+@pytest.mark.parametrize("order", Order)
+def test_an_archived_page_reads_few_of_the_items_of_a_second(
+    archives: dict[int, Archived], monkeypatch: pytest.MonkeyPatch, order: Order
+) -> None:
+    """All are of one second, so that only the times of their frames tell where a page ends."""
+    found: list[int] = []
+    items = KeyRun.items
+
+    def counting(run: KeyRun, pages: range) -> object:
+        taken = items(run, pages)
+        found.append(len(taken))
+        return taken
+
+    monkeypatch.setattr(KeyRun, "items", counting)
+    answer = archives[MANY].ask(Query("t", "hot", limit=LIMIT, order=order))
+    assert (len(answer.messages), answer.coverage.complete) == (LIMIT, True)
+    assert sum(found) <= MANY // 2
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("segment_bytes", [128 << 10, 8 << 20])
+def test_pages_of_an_archived_hot_key_have_each_message_once_in_order_whatever_its_queue(
+    tmp_path: Path, order: Order, segment_bytes: int
+) -> None:
+    """Queues that have the key only in the log's first or last part, and one that has it throughout."""
+    clock, count = ManualClock(), 9_000
+    objects = MemoryObjectStore(clock)
+    settings = tiny_settings(
+        hot__segment_bytes=segment_bytes, index__items=30_000, index__slots=64, cold__frame_bytes=4096
+    )
+    engine = Store.open(tmp_path, settings=settings, clock=clock, cold_url="memory://archive", objects=objects)
+    for begin in range(0, count, 30):
+        engine.append([
+            Message("t", b"%d" % number, ["hot"], queue_id=2 if number % 3 == 0 else int(number > count // 2))
+            for number in range(begin, begin + 30)
+        ], Durability.ASYNC)  # fmt: skip
+        clock.advance(1)
+    engine.archive(everything=True, drop_hot=True)
+    engine.close()
+    archived = Archived(objects, clock)
+    query = Query("t", "hot", limit=1_000, order=order)
+    bodies: list[bytes] = []
+    while True:
+        answer = archived.ask(query)
+        assert answer.coverage.complete
+        bodies += [found.record.body for found in answer.messages]
+        if answer.next_cursor is None:
+            break
+        query = replace(query, cursor=answer.next_cursor)
+    wanted = [b"%d" % number for number in range(count)]
+    assert bodies == (wanted[::-1] if order is Order.NEWEST else wanted)
 
 
 def test_an_archived_page_by_born_time_reads_the_frames_of_its_times_alone(archives: dict[int, Archived]) -> None:

@@ -86,9 +86,8 @@ QUEUE_RUN = np.dtype(
 )
 #: Rows of a directory of one queue, as far as reading it in order needs them.
 QueueRuns = NDArray[np.void]
-TOPIC_RUN = np.dtype(
-    [*QUEUE_RUN.descr, *((name, np.int64) for name in ("min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms"))]
-)
+_TIMES = ("min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
+TOPIC_RUN = np.dtype([*QUEUE_RUN.descr, *((name, np.int64) for name in ("queue_id", *_TIMES))])
 #: Rows of a directory of one topic, with what a search by time compares.
 TopicRuns = NDArray[np.void]
 
@@ -156,34 +155,45 @@ class SegmentReader:
         """Returns what :meth:`directory_rows` gives for one queue, as columns: a big segment has thousands of them."""
         return _runs_in(list(self.directory_tables(topic, queue_id)), QUEUE_RUN)
 
-    def topic_runs(self, topic: str) -> TopicRuns:
-        """Returns what :meth:`directory_rows` gives for one topic, as columns; those of a frame follow each other."""
-        return _runs_in(list(self.directory_tables(topic)), TOPIC_RUN)
+    def topic_runs(self, topic: str, *, in_queues: bool = True) -> TopicRuns:
+        """Returns what :meth:`directory_rows` gives for one topic, as columns; those of a frame follow each other.
 
-    def directory_tables(self, topic: str, queue_id: int | None = None) -> Iterator[pa.Table]:
-        """Yields the rows of :meth:`directory_rows` as columns, a page at a time."""
+        Without ``in_queues`` also the rows of records in no queue, whose ``first_queue_offset`` is -1.
+        """
+        return _runs_in(list(self.directory_tables(topic, in_queues=in_queues)), TOPIC_RUN)
+
+    def directory_tables(
+        self, topic: str, queue_id: int | None = None, *, in_queues: bool = True
+    ) -> Iterator[pa.Table]:  # fmt: skip
+        """Yields the rows of :meth:`directory_rows` as columns, a page at a time; the pages take one request."""
         import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
 
         head = self._head("directory", MAGIC_DIRECTORY)
         name = topic.encode()
         low = (name, -1 if queue_id is None else queue_id)
         high = (name, 1 << 31 if queue_id is None else queue_id)
-        for page in head.pages:
-            if _page_place(page, "last") < low or _page_place(page, "first") > high:
-                continue
-            table = self._directory_page(page)
-            wanted = pc.and_(pc.equal(table["topic"], topic), pc.greater_equal(table["first_queue_offset"], 0))
+        pages = [page for page in head.pages if low <= _page_place(page, "last") and _page_place(page, "first") <= high]
+        reader = self._reader
+        if len(pages) > 1:
+            at, last = self._entry.sections["directory"].position, pages[-1]
+            reader = reader.together(self._entry.key, at + pages[0].position, at + last.position + last.length)
+        for page in pages:
+            table = self._directory_page(page, reader)
+            wanted = pc.equal(table["topic"], topic)
+            if in_queues:
+                wanted = pc.and_(wanted, pc.greater_equal(table["first_queue_offset"], 0))
             if queue_id is not None:
                 wanted = pc.and_(wanted, pc.equal(table["queue_id"], queue_id))
             yield table.filter(wanted)
 
-    def _directory_page(self, page: PageRef) -> pa.Table:
+    def _directory_page(self, page: PageRef, reader: ArchiveReader | None = None) -> pa.Table:
         start = self._entry.sections["directory"].position + page.position
 
         def decode(data: bytes) -> pa.Table:
             return decode_directory_page(read_page(lambda *_: data, page, path=self._entry.key))
 
-        return self._reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
+        reader = reader or self._reader
+        return reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
 
     def runs(self) -> Iterator[DirectoryRow]:
         """Yields every row of the directory, those of records in no queue included, in the order of the records."""
