@@ -78,11 +78,13 @@ class Row:
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether the target is missed and the median comes as near to the limit as a target may be."""
+        """Whether the target is missed and the median comes as near to the limit as a target may be.
+
+        What is passed by more than that was no limit.
+        """
         if self.is_met is not False or not self.limit:
             return False
-        reached = statistics.median(self.of_limit)
-        return reached <= 1 / _OF_LIMIT if self.smaller_is_better else reached >= _OF_LIMIT
+        return _OF_LIMIT <= statistics.median(self.of_limit) <= 1 / _OF_LIMIT
 
     @property
     def verdict(self) -> str:

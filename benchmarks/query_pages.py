@@ -1,9 +1,9 @@
 """What does a page of a query cost where very many messages have the key, or few have the tag?
 
-One topic in one queue, bodies of 32 random bytes. All messages have one key; a page of 32 of them should cost what it
-does where a thousand have it, hot and out of a local archive whose caches are empty: time, greatest memory that Python
-and numpy took for it (tracemalloc, apart from the time), and requests; and what it does there
-without the key. Then one in ``--rare`` messages has a tag and
+One topic in one queue, bodies of 32 random bytes. In one store all messages have one key, and of those the newest
+thousand, say, have another one: a page of 32 should cost as much by either, hot and out of a local archive whose
+caches are empty: time, greatest memory that Python and numpy took for it (tracemalloc, apart from the time), and
+requests; and what it does there without a key. Then one in ``--rare`` messages has a tag and
 all of those are asked for, without a key: with the tag's hash in queue units and frames, and with every record taken
 apart; the archive's frames lie in memory then.
 
@@ -17,7 +17,7 @@ import argparse
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -40,30 +40,29 @@ from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue
 from tierlog.tiering.message.arrow_input import ArrowMessages
 
-_TOPIC, _KEY, _RARE, _USUAL = "TopicTest", "hot", "rare", "usual"
+_TOPIC, _RARE, _USUAL = "TopicTest", "rare", "usual"
 _BATCH, _BODY_BYTES = 1_000, 32
 _PAGE, _PAGES, _ARCHIVED_PAGES = 32, 50, 5
 _MOST = 2
-_HELD_BY = (
-    "the seek table and the directory of a full segment, which have a row for each of its frames and are read whole; "
-    "the items that are read are as many"
-)
-
 Ask = Callable[[], Answer]
 
 
-def fill(folder: Path, count: int, rare: int) -> Store:
-    """A store with so many messages of one key, every ``rare``-th with the tag, all of it archived and still hot."""
+def fill(folder: Path, counts: Sequence[int], rare: int) -> Store:
+    """A store whose newest so many messages have the key of each count, every ``rare``-th the tag.
+
+    It has as many messages as the greatest count, all of them archived and still hot.
+    """
+    total, items = max(counts), sum(counts)
     settings = Settings.load(
-        None, {"index.items": count + 1, "index.slots": max(1, count // 4), "hot.default_queues": 1}
+        None, {"index.items": items + 1, "index.slots": max(1, items // 4), "hot.default_queues": 1}
     )
     engine = Store.open(folder / "store", settings=settings, cold_url=(folder / "archive").as_uri())
     bodies = np.random.default_rng(1).integers(0, 256, (_BATCH, _BODY_BYTES), np.uint8)
     columns = {
         "body": pa.array([body.tobytes() for body in bodies], pa.binary()),
-        "keys": pa.array([[_KEY]] * _BATCH),
     }
-    for start in range(0, count, _BATCH):
+    for start in range(0, total, _BATCH):
+        columns["keys"] = pa.array([[of(count) for count in counts if start >= total - count]] * _BATCH)
         columns["tag"] = pa.array([_RARE if (start + number) % rare == 0 else _USUAL for number in range(_BATCH)])
         engine.append(ArrowMessages(pa.table(columns), _TOPIC), Durability.ASYNC)
     engine.flush()
@@ -74,11 +73,6 @@ def fill(folder: Path, count: int, rare: int) -> Store:
 def archived(folder: Path) -> Archive:
     """A reader of the archive with nothing in memory."""
     return Archive.open((folder / "archive").as_uri(), settings=Settings())
-
-
-def ask_hot(engine: Store, query: Query) -> Answer:
-    """Asks the store, which has everything hot."""
-    return engine.query(query)
 
 
 def ask_archived(folder: Path, query: Query) -> Answer:
@@ -112,13 +106,13 @@ def peak_bytes(ask: Ask) -> float:
         tracemalloc.stop()
 
 
-def add_key_rows(report: Report, folders: dict[int, Path], engines: dict[int, Store], runs: int) -> None:
-    """Pages of the key, each count compared with the least one."""
+def add_key_rows(report: Report, folder: Path, engine: Store, counts: Sequence[int], runs: int) -> None:
+    """Pages of each key, compared with that of the fewest messages."""
     for order in Order:
-        query = Query(_TOPIC, _KEY, limit=_PAGE, order=order)
+        queries = {count: Query(_TOPIC, of(count), limit=_PAGE, order=order) for count in sorted(counts)}
         asks: dict[str, dict[int, Ask]] = {
-            "hot": {count: partial(ask_hot, engine, query) for count, engine in engines.items()},
-            "archived": {count: partial(ask_archived, folder, query) for count, folder in folders.items()},
+            "hot": {count: partial(engine.query, query) for count, query in queries.items()},
+            "archived": {count: partial(ask_archived, folder, query) for count, query in queries.items()},
         }
         for tier, of_counts in asks.items():
             repeats = _PAGES if tier == "hot" else _ARCHIVED_PAGES
@@ -134,14 +128,13 @@ def add_key_rows(report: Report, folders: dict[int, Path], engines: dict[int, St
                 for name in others:
                     what = f"a page of {_PAGE} of one key, {tier}, {order.value} first"
                     sides = {name: found[name], least: found[least]}
-                    held_by = _HELD_BY if tier == "archived" else ""
-                    report.add(Row(what, unit, sides, _MOST, smaller_is_better=True, held_by=held_by))
+                    report.add(Row(what, unit, sides, _MOST, smaller_is_better=True))
 
 
 def add_archived_rows(report: Report, folder: Path, count: int, runs: int) -> None:
     """A page with the key and one of the same messages without it."""
     for order in Order:
-        query = Query(_TOPIC, _KEY, limit=_PAGE, order=order)
+        query = Query(_TOPIC, of(count), limit=_PAGE, order=order)
         with_key, without = "by the key", "without it"
         asks: dict[str, Ask] = {
             with_key: partial(ask_archived, folder, query),
@@ -157,8 +150,8 @@ def add_archived_rows(report: Report, folder: Path, count: int, runs: int) -> No
 
 
 def of(count: int) -> str:
-    """Name of a side."""
-    return f"of {count:,} messages"
+    """The key of so many messages, and the name of its side."""
+    return f"of-{count}"
 
 
 @contextmanager
@@ -235,17 +228,15 @@ def main() -> None:
     with ExitStack() as stack:
         inside = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.dir.resolve())))
 
-        def made(name: str, count: int) -> tuple[Path, Store]:
-            engine = fill(inside / name, count, given.rare)
+        def made(name: str, counts: Sequence[int]) -> tuple[Path, Store]:
+            engine = fill(inside / name, counts, given.rare)
             stack.callback(engine.close)
             return inside / name, engine
 
-        stores = {count: made(f"key-{count}", count) for count in given.counts}
-        folders = {count: folder for count, (folder, _) in stores.items()}
-        add_key_rows(report, folders, {count: engine for count, (_, engine) in stores.items()}, given.runs)
-        most = max(given.counts)
-        add_archived_rows(report, folders[most], most, given.runs)
-        folder, engine = made("filtered", given.filtered)
+        folder, engine = made("keys", given.counts)
+        add_key_rows(report, folder, engine, given.counts, given.runs)
+        add_archived_rows(report, folder, max(given.counts), given.runs)
+        folder, engine = made("filtered", [given.filtered])
         archive = archived(folder)
         stack.callback(archive.close)
         add_filter_rows(report, engine, archive, (given.filtered, given.rare), given.runs)

@@ -75,6 +75,8 @@ def test_it_is_the_median_that_has_to_reach_the_target(
         ([60, 12, 110], False, "MISSED"),
         ([46, 9.5, 95], True, "at the limit"),
         ([40, 8, 95], True, "MISSED"),
+        ([30, 6, 60], False, "MISSED"),  # what is passed so far was no limit
+        ([90, 18, 180], True, "MISSED"),
     ],
 )
 def test_a_missed_target_is_at_the_limit_only_if_nobody_could_come_much_nearer(
