@@ -35,6 +35,8 @@ _MOST_PAGES = 256
 """Pages of a long run in one task: 16 MiB of items before compression."""
 _MOST_SEGMENTS = 64
 """Segments whose times are looked at to learn those of the rest of a run."""
+_REQUESTS_FOR_TIMES = 8
+"""With fewer left that is not looked for: it takes three or four, and messages are to come first."""
 
 
 class ColdSearch:
@@ -209,7 +211,9 @@ class _Plan:
         else:
             bounds = min(bounds[1], max(bounds[0], int(second_ms[0]) - WIDEN_MS)), bounds[1]
             is_full = len(items) >= enough and second_ms[-enough] + WIDEN_MS < bounds[0]
-        if is_full or len(items) < enough:
+        left = context.chain.bill.left
+        is_poor = left is not None and left < _REQUESTS_FOR_TIMES  # what is left is for messages
+        if is_full or is_poor or len(items) < enough:
             return bounds
         with contextlib.suppress(StoreError, OSError):  # whoever reads the messages says so
             times = self._times_behind(entry, items["offset"].astype(np.int64), context)

@@ -12,13 +12,10 @@ from enum import Enum
 
 from tierlog.index.format.object_sections import DIRECTORY, PAGES
 from tierlog.index.objects.pages import PAGE_ROW
-from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
+from tierlog.tiering.cold.reading.archive_reader import JOIN_BYTES, ArchiveReader
 from tierlog.tiering.format.manifest import IndexEntry, LogEntry
 from tierlog.tiering.format.section import SectionRef
 from tierlog.tiering.format.sorted_segment import SEEK_ROW
-
-DIRECTORY_REQUESTS = 2
-"""The head of a segment's directory, and its pages of one topic."""
 
 
 class CostKind(Enum):
@@ -80,7 +77,7 @@ def cost_of_object(
         size += (tables[0].length if tables else 0) + max(map(_frame_bytes, known), default=0)
     most = ask + missing + min(len(tables), items) + min(items, count * sum(map(_frames, known)))
     if items > enough:  # then the directories of the segments may be asked
-        most += DIRECTORY_REQUESTS * len(known)
+        most += sum(map(most_of_directory, known))
     return TaskCost(
         kind=CostKind.OBJECT,
         likely=likely,
@@ -97,7 +94,7 @@ def cost_of_hits(segment: LogEntry, hits: int, enough: int) -> TaskCost:
     """Returns the cost of reading ``hits`` records of a segment whose seek table is not cached."""
     table, frames = segment.sections["seek_table"], _frames(segment)
     likely = min(hits, frames, enough)
-    directory = DIRECTORY_REQUESTS if hits > enough else 0
+    directory = most_of_directory(segment) if hits > enough else 0
     return TaskCost(
         kind=CostKind.SEGMENT_OF_HITS, likely=1 + likely, most=1 + hits + directory,
         bytes=table.length + likely * _frame_bytes(segment), depth=4 if directory else 2, results=hits,
@@ -110,7 +107,7 @@ def cost_of_segment(segment: LogEntry, queues: int, records: int, enough: int, *
     in_a_frame = max(1, segment.records // max(1, frames))
     likely = min(frames, max(min(queues, records), -(-min(records, enough) // in_a_frame)))
     return TaskCost(
-        kind=CostKind.SEGMENT_BY_TIME, likely=2 + likely, most=DIRECTORY_REQUESTS + min(records, frames),
+        kind=CostKind.SEGMENT_BY_TIME, likely=2 + likely, most=most_of_directory(segment) + min(records, frames),
         bytes=directory.length + likely * _frame_bytes(segment), depth=3, results=records if expects else 0,
     )  # fmt: skip
 
@@ -120,6 +117,14 @@ def cost_of_frames(missing: list[int], expects: int) -> TaskCost:
     return TaskCost(
         kind=CostKind.FRAMES, likely=1, most=max(1, len(missing)), bytes=sum(missing), depth=1, results=expects
     )
+
+
+def most_of_directory(segment: LogEntry) -> int:
+    """Returns how many requests a topic's rows of a segment's directory take: its head, and two pieces for each 8 MiB.
+
+    A piece ends before the page that does not fit, so that two neighbours together are larger than 8 MiB.
+    """
+    return 2 + 2 * segment.sections["directory"].length // JOIN_BYTES
 
 
 def _missing_table(segment: LogEntry, reader: ArchiveReader) -> SectionRef | None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.search.column_results import FoundRows
-from tierlog.index.search.cost import DIRECTORY_REQUESTS, TaskCost, cost_of_frames, cost_of_hits, cost_of_segment
+from tierlog.index.search.cost import TaskCost, cost_of_frames, cost_of_hits, cost_of_segment, most_of_directory
 from tierlog.index.search.query import Query, TierCoverage
 from tierlog.index.search.row_filling import RowFilling, Span
 from tierlog.index.search.task import Bounds, Found, SearchContext, SearchTask
@@ -285,7 +285,7 @@ class SegmentSearch:
         hits = hits.at(np.argsort(hits.offsets, kind="stable"))
         frames = table.frames_of(hits.offsets - base)
         starts = np.flatnonzero(np.diff(frames, prepend=-1))
-        if len(hits.offsets) > self.enough and len(starts) > _DIRECTORY_SHARE * DIRECTORY_REQUESTS:
+        if len(hits.offsets) > self.enough and len(starts) > _DIRECTORY_SHARE * most_of_directory(entry):
             with contextlib.suppress(CorruptionError):  # it is not needed: seconds say nearly as much
                 runs = segment.topic_runs(self._generation.name)
                 inside = hits.offsets - base - table.decompressed[frames]
@@ -306,20 +306,23 @@ class SegmentSearch:
         """Returns bounds on the store times of those records of the topic in a segment that lie behind some hits.
 
         ``hits`` are cold offsets; behind all of them lies what the log has before them if the newest come first, else
-        after them. A queue's records lie in the order of the log, and a frame's directory row has their times. None if
-        there are none.
+        after them. A queue's records lie in the order of the log, and a frame's directory row has their times; those in
+        no queue all count as behind. None if there are none.
         """
         entry = self._entry(base, context)
         segment = SegmentReader(self._manifest.reader(context.chain), entry)
         table = segment.seek_table()
         runs = segment.topic_runs(self._generation.name, in_queues=False)
+        if not len(runs):  # the hits are another generation's
+            return None
         begins = base + runs["position"]
         begins += table.decompressed[np.searchsorted(table.compressed, runs["frame_position"])]
         order = np.argsort(begins)
         runs, begins = runs[order], begins[order]
         places = np.searchsorted(begins, hits, side="right") - 1
-        # what lies in no run of the topic is no hit
-        places = places[(places >= 0) & (hits < begins[places] + runs["bytes"][places])]
+        # what lies in no run of the topic is no hit, and what is in no queue says nothing of where others of it lie
+        is_hit = (places >= 0) & (hits < begins[places] + runs["bytes"][places])
+        places = places[is_hit & (runs["first_queue_offset"][places] >= 0)]
         queues, queue = np.unique(runs["queue_id"], return_inverse=True)
         if self._query.order is Order.NEWEST:
             reached = np.full(len(queues), len(runs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.cold.segment.scan import ScannedSegment, scan_segment
 from tierlog.tiering.cold.segment.writer import SegmentWriter
 from tierlog.tiering.format.manifest import LogEntry
+from tierlog.tiering.format.sorted_segment import checksum_in_frame
 from tierlog.tiering.kernels.frames import FrameBatch, FrameGatherer
 from tierlog.tiering.kernels.scan import ScanResult, TopicTable, scan
 from tierlog.tiering.objects.memory import MemoryObjectStore
@@ -154,6 +155,18 @@ def test_a_bit_of_a_compressed_frame_flips(monkeypatch: pytest.MonkeyPatch, seed
         monkeypatch.setattr("tierlog.tiering.cold.segment.writer.zstandard", SimpleNamespace(ZstdCompressor=Flipping))
         strikes += noticed(lambda: written(scanned(log())))
     assert strikes > 200
+
+
+def test_a_bit_of_a_frame_s_checksum_flips_before_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for struck in range(5):
+        asked = iter(range(1_000_000))
+
+        def flipping(frame: bytes, *, asked: Iterator[int] = asked, struck: int = struck) -> int:
+            return checksum_in_frame(frame) ^ (next(asked) == struck)
+
+        monkeypatch.setattr("tierlog.tiering.cold.segment.writer.checksum_in_frame", flipping)
+        with pytest.raises(CorruptionError, match="another checksum"):
+            list(SegmentWriter(scanned(log()), IDS, ColdOptions(frame_bytes=2048)).pieces())
 
 
 @pytest.mark.parametrize("kept", ["order", "positions", pytest.param("places", marks=pytest.mark.slow)])

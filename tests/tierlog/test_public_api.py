@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -80,30 +81,31 @@ def _names_of(annotation: object) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def _typing_imports(module: str) -> set[str]:
-    """Names of other libraries that a module imports for type checkers alone."""
+def _typing_imports(module: str) -> dict[str, object]:
+    """What a module imports for type checkers alone, by name; None for another library as a whole."""
     tree = ast.parse(Path(sys.modules[module].__file__ or "").read_bytes())
-    blocks = [node for node in tree.body if isinstance(node, ast.If)]
-    return {
-        alias.asname or alias.name
-        for block in blocks
-        for node in ast.walk(block)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    }
+    found: dict[str, object] = {}
+    for node in (node for block in tree.body if isinstance(block, ast.If) for node in ast.walk(block)):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: None for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            source = import_module(node.module or "")
+            found |= {alias.asname or alias.name: getattr(source, alias.name) for alias in node.names}
+    return found
 
 
 def test_public_methods_take_and_return_public_types() -> None:
     inner: set[str] = set()
     for public in [getattr(tierlog, name) for name in NAMES - {"errors"}]:  # each is there once it was asked for
         module = sys.modules[public.__module__]
-        known = {**vars(builtins), **vars(module)}
+        for_checkers = _typing_imports(public.__module__)
+        known = {**vars(builtins), **for_checkers, **vars(module)}
         for method, declared in _signatures(public):
             for name in set().union(*map(_names_of, declared.values())):
                 found = known.get(name)
                 is_ours = str(getattr(found, "__module__", "")).startswith("tierlog")
                 if found is None:
-                    assert name in _typing_imports(public.__module__), f"{public.__name__}.{method}: {name}"
+                    assert name in for_checkers, f"{public.__name__}.{method}: {name}"
                 elif is_ours and found is not vars(tierlog).get(name):
                     assert name in INNER, f"{public.__name__}.{method}: {name} is not public"
                     inner.add(name)

@@ -374,7 +374,7 @@ class LocalObjectStore:
                     rest = rest[os.write(fd, rest) :]
                 content.add(piece)
                 if content.size_bytes - begun >= _BEGIN_BYTES:
-                    # on its way to the disk while the next is made; pages on their way stay in memory
+                    # on its way to the disk while the next is made; pages that are there already may leave memory
                     os.posix_fadvise(fd, begun, content.size_bytes - begun, os.POSIX_FADV_DONTNEED)
                     begun = content.size_bytes
         info = content.info(key, self._clock.now_ms())

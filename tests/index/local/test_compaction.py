@@ -353,4 +353,5 @@ def test_memory_does_not_grow_with_the_items(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
         assert FileHeader.decode((tmp_path / f"{count}.compacted").read_bytes()).item_count == count
-    assert peaks[1] < peaks[0] + 100_000, peaks
+    # each of two threads has the buffers, and with few items the second may begin when the first is done
+    assert peaks[1] < 2 * peaks[0] + 100_000, peaks

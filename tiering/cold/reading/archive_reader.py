@@ -25,7 +25,8 @@ Decode = Callable[[bytes], T]
 _DATA_SHARE = 4
 _JOIN_GAP_BYTES = 64 << 10
 """Closer ranges are asked for in one request: the bytes between them cost less than another round trip."""
-_JOIN_BYTES = 8 << 20
+JOIN_BYTES = 8 << 20
+"""Ranges are joined to requests up to this size."""
 
 
 class SingleFlight:
@@ -264,7 +265,7 @@ class ArchiveReader:
             if joined and (
                 found is not None
                 or start - ranges[joined[-1]][1] > _JOIN_GAP_BYTES
-                or end - ranges[joined[0]][0] > _JOIN_BYTES
+                or end - ranges[joined[0]][0] > JOIN_BYTES
             ):
                 yield from self._joined(key, ranges, joined, stage, decode)
                 joined = []

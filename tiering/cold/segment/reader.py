@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tierlog.tiering.base.errors import ChecksumMismatchError, TornRecordError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import TimeAxis, TimeBounds, TimeRange
-from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
+from tierlog.tiering.cold.reading.archive_reader import JOIN_BYTES, ArchiveReader
 from tierlog.tiering.format.compression import decompress
 from tierlog.tiering.format.filler import Filler, decode_filler, is_filler
 from tierlog.tiering.format.generation import record_topic
@@ -165,7 +165,10 @@ class SegmentReader:
     def directory_tables(
         self, topic: str, queue_id: int | None = None, *, in_queues: bool = True
     ) -> Iterator[pa.Table]:  # fmt: skip
-        """Yields the rows of :meth:`directory_rows` as columns, a page at a time; the pages take one request."""
+        """Yields the rows of :meth:`directory_rows` as columns, a page at a time.
+
+        Pages that are not kept come together, up to 8 MiB a request.
+        """
         import pyarrow.compute as pc  # late: loading it takes 20 ms, and a start calls nothing of it
 
         head = self._head("directory", MAGIC_DIRECTORY)
@@ -173,11 +176,7 @@ class SegmentReader:
         low = (name, -1 if queue_id is None else queue_id)
         high = (name, 1 << 31 if queue_id is None else queue_id)
         pages = [page for page in head.pages if low <= _page_place(page, "last") and _page_place(page, "first") <= high]
-        reader = self._reader
-        if len(pages) > 1:
-            at, last = self._entry.sections["directory"].position, pages[-1]
-            reader = reader.together(self._entry.key, at + pages[0].position, at + last.position + last.length)
-        for page in pages:
+        for page, reader in self._joined(pages):
             table = self._directory_page(page, reader)
             wanted = pc.equal(table["topic"], topic)
             if in_queues:
@@ -185,6 +184,27 @@ class SegmentReader:
             if queue_id is not None:
                 wanted = pc.and_(wanted, pc.equal(table["queue_id"], queue_id))
             yield table.filter(wanted)
+
+    def _joined(self, pages: Sequence[PageRef]) -> Iterator[tuple[PageRef, ArchiveReader]]:
+        """Yields each page of the directory with the reader that fetches it, along with missing neighbours."""
+        at, key = self._entry.sections["directory"].position, self._entry.key
+        pieces: list[list[PageRef]] = []
+        for page in pages:
+            end = page.position + page.length
+            if self._reader.holds_metadata(key, at + page.position, at + end):
+                continue
+            if pieces and end - pieces[-1][0].position <= JOIN_BYTES:
+                pieces[-1].append(page)
+            else:
+                pieces.append([page])
+        readers: dict[int, ArchiveReader] = {}
+        for piece in pieces:
+            start, end = piece[0].position, piece[-1].position + piece[-1].length
+            readers |= dict.fromkeys(
+                (page.position for page in piece), self._reader.together(key, at + start, at + end)
+            )
+        for page in pages:
+            yield page, readers.pop(page.position, self._reader)
 
     def _directory_page(self, page: PageRef, reader: ArchiveReader | None = None) -> pa.Table:
         start = self._entry.sections["directory"].position + page.position

@@ -305,10 +305,12 @@ def _decompressed(
         if decompress_neighbours(memoryview(piece), room[: wanted + 1].data) != wanted:
             raise ChecksumMismatchError("frames of another length")
         return room[:wanted]
-    alone = [
-        decompress_frame(piece[start : start + length], size, path="frame", position=start)
-        for start, length, size, _ in places.tolist()
-    ]
+    alone = []
+    for start, length, size, checksum in places.tolist():
+        frame = piece[start : start + length]
+        if checksum_in_frame(frame) != checksum:
+            raise ChecksumMismatchError("a frame that ends in another checksum", path="frame", position=start)
+        alone.append(decompress_frame(frame, size, path="frame", position=start))
     return np.frombuffer(b"".join(alone), np.uint8)
 
 
