@@ -4,10 +4,9 @@ Replays traces that ``benchmarks/cache_traces.py`` recorded through each rule, a
 a share of the distinct bytes that a trace asks of it. Printed for each: the share of requests found, the share of bytes
 found, GETs of the archive (misses, joined as the reader joins them), and ns a request of the rule's own bookkeeping.
 ``memory`` rows are the two memory layers alone; ``all`` rows have a disk cache of ``--disk`` beneath memory, which
-takes what no scan brought, all three by the same rule. "As built, a file a range" is what was built with whole files on
-disk, each of whole blocks. Then what freeing ranges behind consumers would gain at most (an
-oracle frees a range at the very last pull of it, where nobody else ever asks again), and how much of a full disk
-cache is none of its ranges, with a file for each and with shared left-overs.
+takes what no scan brought, all three by the same rule. Then what freeing ranges behind consumers would gain at most (an
+oracle frees a range at the very last pull of it, where nobody else ever asks again), and how much of the
+disk is rounding.
 
 ``PYTHONPATH=. python benchmarks/cache_admission.py traces.npz [--shares 0.05 0.1 0.25 0.5] [--disk 0.3]``
 """
@@ -21,19 +20,17 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
 from benchmarks.cache_traces import ROW, Trace
-from tierlog.tiering.base.fs import File
-from tierlog.tiering.cold.reading.disk_cache import BLOCK_BYTES, HEAD, SharedBlocks
+from tierlog.tiering.cold.reading.disk_cache import HEAD
 from tierlog.tiering.cold.reading.memory_cache import ByteUses, FrequentLru
 
 _ENTRY_BYTES, _SCAN_SHARE = 400, 8
 _JOIN_GAP_BYTES, _JOIN_BYTES = 64 << 10, 8 << 20
-_KEY_BYTES, _LONGEST_KEY_BYTES = 60, 1024
-_SAMPLED = 100
+_KEY_BYTES, _BLOCK_BYTES = 60, 4096
 
 
 class Rule(Protocol):
@@ -341,8 +338,8 @@ def _named(key: int) -> tuple[str, int, int]:
     return f"store/log/{key // 97:020}", key % 97 * 8192, key % 97 * 8192 + 8192
 
 
-class OwnFiles:
-    """:class:`ByteUses` with a file of its own for each range, which takes whole blocks and counts the longest key."""
+class BuiltDisk:
+    """What the product does on disk: :class:`ByteUses`."""
 
     def __init__(self, limit: int) -> None:
         self.table: ByteUses[int, int] = ByteUses(limit)
@@ -366,56 +363,6 @@ class OwnFiles:
     def free(self, key: int) -> None:
         self.pop(key)
 
-    def room(self) -> int:
-        """Bytes that count."""
-        return self.table.used_bytes
-
-
-class _NoFile:
-    """A file with holes and without bytes, as far as :class:`SharedBlocks` asks it."""
-
-    def zero(self, start: int, end: int) -> None:
-        """Nothing is there."""
-
-    def first_hole(self, position: int) -> int:
-        return position
-
-
-class SharedFiles(OwnFiles):
-    """What the product does on disk: the same order, whole blocks in a file of their own, the rest in shared blocks.
-
-    Costs are sizes of records.
-    """
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.blocks, self.own = SharedBlocks(), 0
-        self.pieces: dict[int, tuple[int, int, int]] = {}
-
-    def room(self) -> int:
-        return self.own + self.blocks.room_bytes
-
-    def insert(self, key: int, cost: int) -> None:
-        own, left = cost // BLOCK_BYTES * BLOCK_BYTES, cost % BLOCK_BYTES
-        if own + (left > 0) * BLOCK_BYTES > self.table.limit_bytes:
-            return
-        while self.room() + own + self.blocks.more_bytes(left) > self.table.limit_bytes:
-            self._leave(self.table.evict()[0])
-        self.pieces[key] = own, self.blocks.take(left), left
-        self.own += own
-        self.table.put(key, 1, cost)
-
-    def pop(self, key: int) -> bool:
-        was = super().pop(key)
-        if was:
-            self._leave(key)
-        return was
-
-    def _leave(self, key: int) -> None:
-        own, position, left = self.pieces.pop(key)
-        self.blocks.free(cast("File", _NoFile()), position, left)
-        self.own -= own
-
 
 #: Rules of memory and of the disk beneath it.
 RULES: dict[str, tuple[type[Rule], type[Rule]]] = {
@@ -427,8 +374,7 @@ RULES: dict[str, tuple[type[Rule], type[Rule]]] = {
     "recency, door": (LruFrequent, LruFrequent),
     "queues (S3-FIFO)": (S3Fifo, S3Fifo),
     "recency, door; disk recency": (LruFrequent, Lru),
-    "as built, a file a range": (Built, OwnFiles),
-    "as built": (Built, SharedFiles),
+    "as built": (Built, BuiltDisk),
 }
 
 
@@ -461,30 +407,22 @@ class Disk:
     """The disk cache: what scans bring is not written, and a scan's use counts."""
 
     def __init__(self, rule: type[Rule], limit: int) -> None:
-        self.main, self.limit = rule(limit), limit
-        self.sizes: dict[int, int] = {}
-        self.wasted: list[float] = []
-        self.puts = 0
+        self.main = rule(limit)
 
-    def get(self, key: int) -> bool:
+    def get(self, key: int, cost: int, *, scan: bool) -> bool:
         if key in self.main:
             self.main.use(key)
             return True
         return False
 
-    def put(self, key: int, size: int, *, scan: bool) -> None:
+    def put(self, key: int, cost: int, *, scan: bool) -> None:
         if not scan:
-            is_shared = isinstance(self.main, SharedFiles)
-            self.sizes[key] = size
-            self.main.insert(key, size + HEAD.size + _KEY_BYTES if is_shared else on_disk(size))
-            self.puts += 1
-            if isinstance(self.main, OwnFiles) and self.puts % _SAMPLED == 0 and self.main.room() > 0.9 * self.limit:
-                self.wasted.append(1 - sum(self.sizes[each] for each in self.main.table) / self.main.room())
+            self.main.insert(key, cost)
 
 
-def on_disk(size: int, key_bytes: int = _LONGEST_KEY_BYTES) -> int:
+def on_disk(size: int, key_bytes: int = 1024) -> int:
     """What a range takes in whole blocks."""
-    return -(-(size + HEAD.size + key_bytes) // BLOCK_BYTES) * BLOCK_BYTES
+    return -(-(size + HEAD.size + key_bytes) // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 @dataclass
@@ -523,7 +461,7 @@ def replayed(
     blocks: set[int] = set()
     call_now = call_end = call_begin = -1
     begun_s = time.process_time()
-    for number, (layer, key, cost, _, scan, _, start, end, call, block, _) in enumerate(requests):
+    for number, (layer, key, cost, disk_cost, scan, _, start, end, call, block, _) in enumerate(requests):
         found.requests += 1
         found.bytes += end - start
         if layers[layer].get(key, cost, scan=scan):
@@ -531,7 +469,7 @@ def replayed(
             found.hit_bytes += end - start
             call_now = -1 if call == call_now else call_now
         else:
-            if disk is not None and disk.get(key):
+            if disk is not None and disk.get(key, disk_cost, scan=scan):
                 found.disk_hits += 1
                 call_now = -1 if call == call_now else call_now
             else:
@@ -545,7 +483,7 @@ def replayed(
                 if block:
                     blocks.add(block)
                 if disk is not None:
-                    disk.put(key, end - start, scan=scan)
+                    disk.put(key, disk_cost, scan=scan)
             layers[layer].put(key, cost, scan=scan)
         if last is not None and last.get(key) == number:
             layers[layer].main.free(key)
@@ -604,11 +542,10 @@ def main() -> None:
     parser.add_argument("traces", type=Path)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.1, 0.25, 0.5])
     parser.add_argument("--disk", type=float, default=0.3)
-    parser.add_argument("--disks", type=float, nargs="+", default=[0.1, 0.3, 0.6], help="rooms to look for waste at")
     given = parser.parse_args()
     loaded = np.load(given.traces)
     recorded = {name: loaded[name].astype(ROW) for name in loaded.files}
-    recorded |= {f"{name} that move": moved(trace) for name, trace in recorded.items() if (trace["who"] == 1).all()}
+    recorded["look-ups that move"] = moved(recorded["look-ups"])
     traces = {name: requests_of(trace) for name, trace in recorded.items()}
     print("| trace, layer, room | " + " | ".join(RULES) + " |\n|---|" + "---|" * len(RULES))
     total: dict[tuple[str, str], int] = {}
@@ -627,7 +564,7 @@ def main() -> None:
         base = total[what, "least recently used"]
         print(f"| {what}, {base:,} | " + " | ".join(f"{total[what, rule] / max(1, base):.3f}" for rule in RULES) + " |")
     print("\nFreed behind consumers by an oracle: GETs without, with\n")
-    for name in (name for name, trace in recorded.items() if (trace["who"] == 0).any()):
+    for name in ("consumers", "mixed"):
         for share in given.shares:
             pairs = []
             for built, below in (RULES["least recently used"], RULES["as built"]):
@@ -639,16 +576,12 @@ def main() -> None:
                 )
                 pairs.append(f"{plain:,}, {freed:,}")
             print(f"| {name}, all {share:.0%} | " + " | ".join(pairs) + " |", flush=True)
-    print("\nA full disk cache: share of its room that is no range (most, mean), GETs; a file a range, then shared\n")
+    print("\nDistinct ranges not of scans on disk: bytes, and the share of their blocks that is none of them\n")
     for name, requests in traces.items():
-        for share in given.disks:
-            texts = []
-            for on_files in (OwnFiles, SharedFiles):
-                disk = _disk(requests, on_files, share)
-                gets = replayed(requests, _layers(requests, Built, given.shares[0]), disk).gets
-                wasted = disk.wasted or [0.0]
-                texts.append(f"{max(wasted):.3f}, {sum(wasted) / len(wasted):.3f}, {gets:,}")
-            print(f"| {name}, disk {share:.0%} | " + " | ".join(texts) + " |", flush=True)
+        sizes = list({each[1]: each[7] - each[6] for each in requests if not each[4]}.values())
+        content = sum(sizes)
+        counted, exact = sum(map(on_disk, sizes)), sum(on_disk(size, _KEY_BYTES) for size in sizes)
+        print(f"| {name} | {content:,} | counted {1 - content / counted:.3f} | on disk {1 - content / exact:.3f} |")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,6 @@ range, mostly of late. ``scan`` reads topics whole, page by page, beside the loo
 Without a file to write to, look-ups and mixed run through the reader with small caches in memory, once by recency alone
 and once as built, and the requests that the archive had are printed.
 
-Another seed, other workloads (``--workload``), longer turns (``--stretch``), other logs (``--logs``) and more even
-interest (``--zipf``) make traces on which no rule was chosen.
-
 ``PYTHONPATH=. TIERLOG_DATA=… python benchmarks/cache_traces.py [traces.npz] [--copies 40] [--seed 1]``
 """
 
@@ -69,6 +66,7 @@ SETTINGS: dict[str, object] = {
     "advertise": "127.0.0.1:10911",
 }
 _STEP_MS, _BATCH = 500, 200
+_ZIPF = 1.1
 
 
 @dataclass
@@ -169,16 +167,13 @@ class World:
     topics: Sequence[str]
     begin_ms: int
     end_ms: int
-    zipf: float
 
 
-def built(folder: Path, copies: int, settings: Settings, *, zipf: float, logs: Sequence[str]) -> World:
+def built(folder: Path, data: Path, copies: int, settings: Settings) -> World:
     """The archive; each copy of the logs lies behind the one before, and has keys of its own."""
     clock = ManualClock()
     objects, begin_ms = MemoryObjectStore(clock), clock.now_ms()
-    data = Path(os.environ.get("TIERLOG_DATA", "../shared/data"), "loghub")
-    paths = [path for path in sorted(data.glob("*.log")) if not logs or path.stem.split("_")[0] in logs]
-    scans = [(path.stem.split("_")[0], scan_plainly(path, rules_for(path))) for path in paths]
+    scans = [(path.stem.split("_")[0], scan_plainly(path, rules_for(path))) for path in sorted(data.glob("*.log"))]
     if not scans:
         raise SystemExit(f"no logs below {data}: set TIERLOG_DATA")
     store = Store.open(
@@ -198,7 +193,7 @@ def built(folder: Path, copies: int, settings: Settings, *, zipf: float, logs: S
             clock.advance(_STEP_MS)
     store.archive(everything=True, drop_hot=True)
     store.close()
-    return World(objects, list(keys), [topic for topic, _ in scans], begin_ms, clock.now_ms(), zipf)
+    return World(objects, list(keys), [topic for topic, _ in scans], begin_ms, clock.now_ms())
 
 
 Steps = Iterator[int]
@@ -231,7 +226,7 @@ def _consumers(world: World, archive: Archive, chance: random.Random) -> Steps:
 def _look_ups(world: World, archive: Archive, chance: random.Random) -> Steps:
     keys = list(world.keys)
     chance.shuffle(keys)
-    weights = np.cumsum(1 / np.arange(1, len(keys) + 1) ** world.zipf).tolist()
+    weights = np.cumsum(1 / np.arange(1, len(keys) + 1) ** _ZIPF).tolist()
     length = world.end_ms - world.begin_ms
     while True:
         topic, key = chance.choices(keys, cum_weights=weights)[0]
@@ -269,32 +264,23 @@ WORKLOADS: dict[str, dict[Part, int]] = {
     "scan": {_scan: 1, _look_ups: 20},
     "mixed": {_consumers: 40, _look_ups: 40, _time_ranges: 10, _scan: 2},
 }
-_PARTS: dict[str, Part] = {
-    "consumers": _consumers, "look-ups": _look_ups, "time-ranges": _time_ranges, "scan": _scan
-}  # fmt: skip
 _WHO: dict[Part, int] = {_consumers: 0, _look_ups: 1, _time_ranges: 2, _scan: 3}
 
 
-def recorded(
-    world: World, settings: Settings, workload: dict[Part, int], *, steps: int, seed: int, stretch: int = 1
-) -> tuple[Trace, int]:
-    """The trace of one workload, and the requests that the archive had in all, those past the caches included.
-
-    A part whose turn it is has as many steps as ``stretch`` says.
-    """
+def recorded(world: World, settings: Settings, workload: str, steps: int, seed: int) -> tuple[Trace, int]:
+    """The trace of one workload, and the requests that the archive had in all, those past the caches included."""
     chance, recorder, meter = random.Random(seed), Recorder(), Meter()
     archive = Archive.open("memory://traces", settings=settings, objects=MeteredObjectStore(world.objects, meter))
     cache = archive._archive._cache
     cache.metadata, cache.data = RecordedCache(recorder, 0), RecordedCache(recorder, 1)
     end = record_calls(recorder)
     try:
-        parts: dict[Part, Steps] = {part: part(world, archive, random.Random(seed + 1)) for part in workload}
-        turns, part = dict(workload), next(iter(workload))
-        for step in range(steps):
+        parts: dict[Part, Steps] = {part: part(world, archive, random.Random(seed + 1)) for part in WORKLOADS[workload]}
+        turns = dict(WORKLOADS[workload])
+        for _ in range(steps):
             if not turns:
                 break
-            if step % stretch == 0 or part not in turns:
-                part = chance.choices(list(turns), list(turns.values()))[0]
+            part = chance.choices(list(turns), list(turns.values()))[0]
             recorder.who = _WHO[part]
             if next(parts[part], None) is None:
                 del turns[part]
@@ -331,43 +317,41 @@ def requests_through(world: World, settings: Settings, workload: str, *, steps: 
     return meter.reading().requests
 
 
-def compare(world: World, steps: int, seed: int, cache_bytes: Sequence[int]) -> None:
+def compare(copies: int, steps: int, seed: int, cache_bytes: Sequence[int]) -> None:
     """Prints the requests of workloads through the reader, by recency alone and as built."""
-    print("| workload, memory | least recently used | as built |\n|---|---|---|")
-    for name in ("look-ups", "mixed"):
-        for limit in cache_bytes:
-            small = Settings.load(overrides=SETTINGS | {"cold.cache_bytes": limit})
-            both = [
-                requests_through(world, small, name, steps=steps, seed=seed, recency=recency)
-                for recency in (True, False)
-            ]
-            print(f"| {name}, {limit >> 10:,} KiB | {both[0]:,} | {both[1]:,} |", flush=True)
+    settings = Settings.load(overrides=SETTINGS)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(os.environ.get("TIERLOG_DATA", "../shared/data"), "loghub")
+        world = built(Path(folder), data, copies, settings)
+        print("| workload, memory | least recently used | as built |\n|---|---|---|")
+        for name in ("look-ups", "mixed"):
+            for limit in cache_bytes:
+                small = Settings.load(overrides=SETTINGS | {"cold.cache_bytes": limit})
+                both = [
+                    requests_through(world, small, name, steps=steps, seed=seed, recency=recency)
+                    for recency in (True, False)
+                ]
+                print(f"| {name}, {limit >> 10:,} KiB | {both[0]:,} | {both[1]:,} |", flush=True)
 
 
-def record_all(
-    world: World, workloads: dict[str, dict[Part, int]], *, steps: int, seed: int, stretch: int
-) -> dict[str, Trace]:
+def record_all(copies: int, steps: int, seed: int) -> dict[str, Trace]:
     """Every workload's trace by its name."""
+    data = Path(os.environ.get("TIERLOG_DATA", "../shared/data"), "loghub")
     settings = Settings.load(overrides=SETTINGS)
     found = {}
-    names = [info.key.split("/")[1] for info in world.objects.list("store/")]
-    kinds = ", ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
-    print(f"archive: {kinds}; {len(world.keys):,} keys", flush=True)
-    for name, workload in workloads.items():
-        trace, requests = recorded(world, settings, workload, steps=steps, seed=seed, stretch=stretch)
-        found[name] = trace
-        print(
-            f"{name}: {len(trace):,} requests of caches, {requests:,} of the archive with all kept",
-            flush=True,
-        )
+    with tempfile.TemporaryDirectory() as folder:
+        world = built(Path(folder), data, copies, settings)
+        names = [info.key.split("/")[1] for info in world.objects.list("store/")]
+        kinds = ", ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
+        print(f"archive: {kinds}; {len(world.keys):,} keys", flush=True)
+        for name in WORKLOADS:
+            trace, requests = recorded(world, settings, name, steps, seed)
+            found[name] = trace
+            print(
+                f"{name}: {len(trace):,} requests of caches, {requests:,} of the archive with all kept",
+                flush=True,
+            )
     return found
-
-
-def _workload(text: str) -> tuple[str, dict[Part, int]]:
-    """``NAME=PART:TURNS,…``, parts being those of the workloads above."""
-    name, _, parts = text.partition("=")
-    turns = {part: int(count) for part, _, count in (each.partition(":") for each in parts.split(","))}
-    return name, {_PARTS[part]: count for part, count in turns.items()}
 
 
 def main() -> None:
@@ -377,20 +361,11 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=40)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--zipf", type=float, default=1.1, help="how unevenly keys are looked up; 0 = evenly")
-    parser.add_argument("--stretch", type=int, default=1, help="steps of one part before another has its turn")
-    parser.add_argument("--logs", nargs="+", default=[], help="of these alone, by the name before the underscore")
-    parser.add_argument("--workload", type=_workload, action="append", help="NAME=PART:TURNS,…; instead of the five")
     given = parser.parse_args()
-    settings = Settings.load(overrides=SETTINGS)
-    with tempfile.TemporaryDirectory() as folder:
-        world = built(Path(folder), given.copies, settings, zipf=given.zipf, logs=given.logs)
-        if given.traces is None:
-            compare(world, given.steps, given.seed, [kib << 10 for kib in given.cache_kib])
-            return
-        chosen = dict(given.workload or WORKLOADS.items())
-        found = record_all(world, chosen, steps=given.steps, seed=given.seed, stretch=given.stretch)
-    np.savez_compressed(given.traces, **cast("Any", found))
+    if given.traces is None:
+        compare(given.copies, given.steps, given.seed, [kib << 10 for kib in given.cache_kib])
+        return
+    np.savez_compressed(given.traces, **cast("Any", record_all(given.copies, given.steps, given.seed)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from tierlog.service.dump.store_files import dump_abort, dump_cached_range, dump
 from tierlog.service.dump.tiered_index import dump_chained, dump_compacted, is_compacted
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.cold.reading.disk_cache import MAGIC as MAGIC_CACHED
-from tierlog.tiering.cold.reading.disk_cache import NAME as CACHED_NAME
 from tierlog.tiering.format.manifest import MAGIC_GAPS, MAGIC_HEAD, MAGIC_PAGE, MAGIC_REMOVED
 from tierlog.tiering.format.queue_rows import MAGIC as MAGIC_ROWS
 from tierlog.tiering.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -131,8 +130,6 @@ def _by_place(source: Source) -> str | None:
         return name
     if name == "abort.bak":
         return "abort"
-    if name == "shared" or CACHED_NAME.fullmatch(name):
-        return "cached-range"
     if _COLD_NAME.fullmatch(name):
         kinds = {"COMMIT_LOG": "tiered-log", "CONSUME_QUEUE": "tiered-queue", "INDEX": "index-compacted"}
         return kinds.get(folder)

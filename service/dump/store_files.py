@@ -5,7 +5,6 @@ JSON files are a broker's ``config/``, its tiered store's metadata, and ours in 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import zlib
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from dataclasses import asdict
 
 from tierlog.service.dump.result import Dump, DumpOptions, Json, columns_of, cut, text_of
 from tierlog.service.dump.source import Source
-from tierlog.tiering.cold.reading.disk_cache import CRC_FROM, HEAD, NAME, PLACE, Pieces, pieces_of
+from tierlog.tiering.cold.reading.disk_cache import CRC_FROM, HEAD
 from tierlog.tiering.format.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from tierlog.tiering.rocketmq.fastjson import JsonValue, parse_json
 
@@ -213,45 +212,21 @@ def dump_lock(source: Source, options: DumpOptions) -> Dump:
 
 def dump_cached_range(source: Source, options: DumpOptions) -> Dump:
     """Dumps a file of the disk cache: of which object it is, and how much; its bytes are those of the object."""
+    start = source.read(0, HEAD.size)
     dump = Dump("cached-range", {"bytes": source.size})
-    if source.parts[-1] == "shared":
-        dump.head["meaning"] = "what is left over of ranges below a block; their names in ranges/ say where"
+    if len(start) < HEAD.size:
+        dump.find(f"file has {source.size} bytes, its head {HEAD.size}")
         return dump
-    match = NAME.fullmatch(source.parts[-1])
-    pieces = pieces_of(match) if match else None
-    if match is None or pieces is None:
-        dump.find("no name of a range: it counts as not there")
-        return dump
-    left_over = _left_over(source, pieces)
-    size = source.size + len(left_over)
-
-    def read(start: int, end: int) -> bytes:
-        return source.read(start, end) + left_over[max(0, start - source.size) : max(0, end - source.size)]
-
-    if size != pieces.own + pieces.length or source.size != pieces.own:
-        dump.find(f"{size} bytes are there of {pieces.own + pieces.length}: it counts as not there")
-    if size < HEAD.size:
-        return dump
-    _, crc, length = HEAD.unpack(read(0, HEAD.size))
+    _, crc, length = HEAD.unpack(start)
     begins = HEAD.size + length
-    key = text_of(read(HEAD.size, min(begins, size)).decode("utf-8", "replace"))
-    dump.head |= {"key": key, "crc32": f"{crc:08x}", "range_bytes": max(0, size - begins)}
-    found = zlib.crc32(PLACE.pack(int(match[2]), int(match[3])))
-    for at in range(CRC_FROM, size, _READ_BYTES):
-        found = zlib.crc32(read(at, min(at + _READ_BYTES, size)), found)
-    if begins > size or found != crc:
+    key = text_of(source.read(HEAD.size, min(begins, source.size)).decode("utf-8", "replace"))
+    dump.head |= {"key": key, "crc32": f"{crc:08x}", "range_bytes": max(0, source.size - begins)}
+    found = 0
+    for at in range(CRC_FROM, source.size, _READ_BYTES):
+        found = zlib.crc32(source.read(at, min(at + _READ_BYTES, source.size)), found)
+    if begins > source.size or found != crc:
         dump.find("wrong checksum: it counts as not there")
     return dump
-
-
-def _left_over(source: Source, pieces: Pieces) -> bytes:
-    """What a range's record has in the file that ranges share, as much of it as is there."""
-    if source.path is None:
-        return b""
-    with contextlib.suppress(OSError), (source.path.parent.parent / "shared").open("rb") as shared:
-        shared.seek(pieces.position)
-        return shared.read(pieces.length)
-    return b""
 
 
 def _text(source: Source) -> dict[str, object]:

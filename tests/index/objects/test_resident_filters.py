@@ -292,9 +292,10 @@ def test_a_filter_that_was_damaged_on_disk_is_fetched_again() -> None:
     objects = FilteredObjects()
     objects.with_disk()
     objects.bring(objects.entries[0])
-    damaged = bytearray(objects.fs.read(FOLDER / "shared"))
+    (name,) = objects.fs.list_dir(FOLDER / "ranges")
+    damaged = bytearray(objects.fs.read(FOLDER / "ranges" / name))
     damaged[-1] ^= 1
-    file = objects.fs.open(FOLDER / "shared")
+    file = objects.fs.open(FOLDER / "ranges" / name)
     file.write_at(0, bytes(damaged))
     file.close()
     objects.with_disk()

@@ -441,27 +441,8 @@ def test_names_that_left_gaps_and_cached_ranges_are_shown(tmp_path: Path) -> Non
     assert column(dumped(found["removed-names"]), "key") == [("one/log/a",), ("one/log/b",)]
     assert column(dumped(found["queue-gaps"]), *QueueGap._fields) == [(1, 0, 5, 1 << 32)]
     cached = found["cached-range"]
-    assert (dumped(cached).head["key"], dumped(cached).head["range_bytes"]) == ("one/log/a", 5000)
-    assert dumped(cached).findings == []
-    assert "left over" in str(dumped(found["cached-range.shared"]).head["meaning"])
-
-
-@pytest.mark.parametrize("of", ["cached-range", "cached-range.shared"])
-@pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
-def test_a_damaged_cached_range_is_told(tmp_path: Path, of: str, damage: str) -> None:
-    found = samples(tmp_path)
-    data = bytearray(found[of].read_bytes())
-    if damage == "flip":
-        data[len(data) // 2] ^= 1
-    else:
-        del data[0 if damage == "gone" else -10 :]
-    found[of].write_bytes(data)
-    assert "counts as not there" in str(dumped(found["cached-range"]).findings)
-
-
-def test_a_cached_range_by_a_name_that_no_range_has_is_told(tmp_path: Path) -> None:
-    cached = samples(tmp_path)["cached-range"]
-    for name in ("damaged", cached.name.rpartition("-")[0].rpartition("-")[0]):
-        renamed = cached.rename(cached.with_name(name))
-        assert "counts as not there" in str(dumped(renamed, "cached-range").findings)
-        renamed.rename(cached)
+    assert (dumped(cached).head["key"], dumped(cached).head["range_bytes"]) == ("one/log/a", 5)
+    for cut_off in (1, 10):
+        data = cached.read_bytes()[:-cut_off]
+        (tmp_path / "damaged").write_bytes(data)
+        assert "counts as not there" in str(dumped(tmp_path / "damaged", "cached-range").findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from tierlog.service.dump.detection import dump
 from tierlog.service.dump.result import Dump, DumpOptions, Json
 from tierlog.service.dump.source import open_source
 from tierlog.tiering.base.fs import LocalFileSystem
-from tierlog.tiering.cold.reading.disk_cache import DiskCache
 from tierlog.tiering.format.manifest import QueueGap, encode_gaps, encode_removed
 from tierlog.tiering.format.tail import encode_tail
 
@@ -93,12 +93,11 @@ def samples(folder: Path) -> dict[str, Path]:
     (broker / "abort").write_text("4711")
     tail = folder / f"{4096:020d}"
     tail.write_bytes(encode_tail(data_head(4096, b"records"), b"records"))
-    removed, gaps = (folder / name for name in ("removed-1", "gaps-1"))
+    removed, gaps, cached = (folder / name for name in ("removed-1", "gaps-1", "cached"))
     removed.write_bytes(encode_removed(["one/log/a", "one/log/b"]))
     gaps.write_bytes(encode_gaps([QueueGap(1, 0, 5, 1 << 32)]))
-    cache = DiskCache(LocalFileSystem(), folder / "cache", 1 << 20)
-    assert cache.put("one/log/a", 0, 5000, bytes(5000))
-    cache.close()
+    behind = len(b"one/log/a").to_bytes(2, "big") + b"one/log/a" + b"range"
+    cached.write_bytes(b"TLCACHE1" + zlib.crc32(behind).to_bytes(4, "big") + behind)
     cold, root = folder / "ours" / "cold", store.root
     found = {
         "commit-log": broker / "commitlog" / f"{0:020d}",
@@ -122,8 +121,7 @@ def samples(folder: Path) -> dict[str, Path]:
         "tail": tail,
         "removed-names": removed,
         "queue-gaps": gaps,
-        "cached-range": _first(folder, "cache/ranges/*"),
-        "cached-range.shared": folder / "cache" / "shared",
+        "cached-range": cached,
         "checkpoint": broker / "checkpoint",
         "abort": broker / "abort",
         "lock": root / "lock",

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cache_admission import Gdsf, OwnFiles, SharedFiles
 from tests.support.fs.crash_fs import CrashFileSystem
 from tierlog.tiering.cold.reading.disk_cache import DiskCache
 from tierlog.tiering.cold.reading.memory_cache import ByteUses, FrequentLru, MemoryCache, Range
@@ -226,42 +225,3 @@ def test_after_a_restart_every_use_counts_anew_and_all_bytes_are_right(restarts:
     again = DiskCache(fs, Path("/cache"), 16 * 4096)
     assert again.counters().entries > 0
     assert all(again.get(*where) in (None, content(where)) for where in places)
-
-
-def asked(seed: int, of: int) -> list[int]:
-    """A small trace, uneven as look-ups are, whose interest moves in its middle."""
-    chance = random.Random(seed)
-    return [int(of * chance.random() ** 3) + (of // 2 if turn > 1000 else 0) for turn in range(2000)]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_order_on_disk_and_its_model_in_the_benchmark_choose_alike(seed: int) -> None:
-    """So what the benchmark says of uses a byte is said of what is built."""
-    model, built = Gdsf(60_000), OwnFiles(60_000)
-    for key in asked(seed, 120):
-        assert (key in model) == (key in built)
-        for rule in (model, built):
-            if key in rule:
-                rule.use(key)
-            else:
-                rule.insert(key, 200 + key * key % 97 * 50)
-        assert set(model.kept) == set(built.table)
-        assert model.used == built.table.used_bytes
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_disk_cache_and_its_model_in_the_benchmark_choose_alike(seed: int) -> None:
-    """So what the benchmark says of room and requests is said of the files that are written."""
-    cache, model = DiskCache(CrashFileSystem(), Path("/cache"), 40 * 4096), SharedFiles(40 * 4096)
-    for key in asked(seed, 60):
-        size = 300 + key * key % 97 * 90
-        where = (f"{key:060}", 0, size)
-        assert (where in cache) == (key in model)
-        if key in model:
-            model.use(key)
-            assert cache.get(*where) == bytes(size)
-        else:
-            model.insert(key, 14 + 60 + size)
-            assert cache.put(*where, bytes(size))
-        assert cache.counters().bytes == model.room()
-        assert cache.counters().entries == len(model.table)
