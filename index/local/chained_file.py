@@ -29,7 +29,7 @@ from tierlog.index.kernels.chains import FULL, PENDING_BYTES, link_again, put_it
 from tierlog.index.kernels.point_lookup import find_slot, walk_items
 from tierlog.index.local.compacted_file import FileRow, file_row
 from tierlog.index.local.key_batch import KeyBatch
-from tierlog.tiering.base.errors import CapacityError, InvalidRequestError, StoreError
+from tierlog.tiering.base.errors import CapacityError, ClosedError, InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import ByteArray, FileSystem, flush_file, populate
 from tierlog.tiering.base.types import TimeBounds
 from tierlog.tiering.base.worker_pool import WorkerPool
@@ -78,6 +78,7 @@ class ChainedIndexFile:
         self._is_sealed = False
         self._is_ready = True
         self._is_linked = True
+        self._is_retired = False
         self._linking = threading.Lock()
         #: How many items were put, and the CRC of their bytes: replaced together.
         self._put = (0, 0)
@@ -308,15 +309,28 @@ class ChainedIndexFile:
 
         A command that only opens its store needs neither them nor the kernel.
         """
+        if self._is_linked:
+            return
         with self._linking:
             if self._is_linked:
                 return
+            if self._is_retired:  # the file may be the next owner's by now
+                raise ClosedError("the store was closed before its index was asked", path=str(self.path))
             data, offsets = self._data, self._offsets.ctypes.data
             data[HEADER_BYTES : items_position(self.slots)] = 0
             used = link_again(data.ctypes.data, len(data), self.slots, self.item_count, offsets)
+            if used < 0:
+                raise CorruptIndexError(
+                    "items of the index file that was being written are damaged", path=str(self.path)
+                )
             header = replace(self.header, used_slots=int(used))
             data[:HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
             self._is_linked = True
+
+    def retire(self) -> None:
+        """Sees to it that no late look-up writes into a file whose store was closed; it raises :class:`ClosedError`."""
+        with self._linking:
+            self._is_retired = True
 
     def _bytes_of_items(self, start: int, end: int) -> ByteArray:
         at, width = items_position(self.slots), self.layout.chained_bytes

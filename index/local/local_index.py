@@ -115,6 +115,12 @@ class LocalIndex:
         for entry in self._set.view.writing:
             entry.reader.look_up_row()
 
+    def close(self) -> None:
+        """Lets no snapshot that somebody keeps change files from here on."""
+        for entry in self._set.view.writing:
+            if isinstance(entry.reader, ChainedIndexFile):
+                entry.reader.retire()
+
     # -------------------------------------------------------------------------------------- following the log
 
     def next_offset(self) -> int:

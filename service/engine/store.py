@@ -675,4 +675,5 @@ class Store:
                 if self._hot.guard.read_only_reason is None:
                     self._index.checkpoint()
         finally:  # the lock goes whatever the disk says
+            self._index.close()
             self._resources.close()
