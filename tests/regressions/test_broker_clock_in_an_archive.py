@@ -44,14 +44,7 @@ def archived(records: list[Record], items: int) -> World:
     """The store that followed the log and was promoted, all of it archived; so many items an index object."""
     log = BrokerLog(b"".join(map(encode_record, records)), segment_bytes=SEGMENT)
     settings = small_settings(index__items=items + 1, index__slots=100, cold__frame_bytes=65_536)
-    followed = FollowedWorld(settings=settings, segment_bytes=SEGMENT)
-    store = followed.open()
-    log.feed(store)
-    store.promote()
-    store.close()
-    world = followed.ordinary()
-    world.open().archive(everything=True)
-    world.engine.close()
+    world = FollowedWorld(settings=settings, segment_bytes=SEGMENT).archived(log)
     head = world.head()
     assert head.archived_to == head.indexed_to == SEGMENT
     return world

@@ -147,9 +147,8 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return numba.njit(nogil=True, boundscheck=False, error_model="numpy", **options)(function)
 
     if _is_loaded:
-        _replace(
-            function.__globals__, are_entries=True
-        )  # another thread may have loaded it while this one was importing the module
+        # another thread may have loaded it while this one was importing the module
+        _replace(function.__globals__, are_entries=True)
     return _declared(make, is_entry="cache" in options)
 
 

@@ -22,6 +22,7 @@ from tierlog.tiering.kernels.primitives import (
     called,
     inlined,
     int64,
+    is_sooner_without,
     kernel,
     load_be16,
     load_be32,
@@ -115,6 +116,8 @@ class ScanResult:
 _SECTOR_BYTES = 512
 _SIZE_BYTES = 4
 """Of the field that a record begins with; no record has the size 0."""
+_ZEROS_US = 1
+"""For looking whether it is there."""
 _BLANK = -875286124
 _V1 = -626843481
 _V2 = -626843477
@@ -414,7 +417,11 @@ def scan(
     """
     if not 0 <= position <= limit <= len(data):
         raise ValueError(f"scan range {position}..{limit} outside {len(data)} bytes")
-    if position < limit and not data[position : min(position + _SIZE_BYTES, limit)].any():
+    if (
+        position < limit
+        and is_sooner_without(_ZEROS_US)
+        and not data[position : min(position + _SIZE_BYTES, limit)].any()
+    ):
         # where a log ends; the kernel says the same, and need not be loaded for it
         return ScanResult(np.empty(0, SCAN_ROW), position, ScanStop.INVALID)
     rows: ScanRows = np.empty(max(1, min(max_rows, (limit - position) // 91 + 1)), SCAN_ROW)

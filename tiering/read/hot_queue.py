@@ -94,13 +94,9 @@ class HotQueue:
         """
         shown = self.shown
         tags = shown.tags_in_units(wanted) if shown is not None else None
+        step = _STEP if tags is not None else max(1, min(_STEP, limit))
         while shown is not None and offset < shown.next:
-            failures: dict[int, StoreError] = {}
-            if tags is not None:
-                units, failures = shown.checked(offset, offset + _STEP)
-            else:
-                units = shown.raw_units(offset, offset + max(1, min(_STEP, limit)))
-            self.read_ahead(units)
+            units, failures = self._stretch(shown, offset, offset + step, tags)
             for unit, may_pass in zip(units.tolist(), _may_pass(units, tags), strict=True):
                 if offset in failures:
                     raise failures[offset]
@@ -121,12 +117,7 @@ class HotQueue:
         has_gaps = shown is not None and shown.has_gaps
         while shown is not None and (end := shown.before_gap(min(below, shown.next))) > self.first:
             begin = max(self.first, end - step)
-            failures: dict[int, StoreError] = {}
-            if tags is not None:
-                units, failures = shown.checked(begin, end)
-            else:
-                units = shown.raw_units(begin, end)
-            self.read_ahead(units)
+            units, failures = self._stretch(shown, begin, end, tags)
             found = zip(range(begin, end), units.tolist(), _may_pass(units, tags), strict=True)
             for offset, unit, may_pass in reversed(list(found)):
                 if offset in failures:
@@ -139,6 +130,14 @@ class HotQueue:
                     None if record is None or erased.hides(record) else StoredMessage(record, store_id, Tier.HOT),
                 )
             below = begin
+
+    def _stretch(
+        self, shown: SnapshotQueue, begin: int, end: int, tags: TagFilter | None
+    ) -> tuple[UnitArray, dict[int, StoreError]]:
+        """Returns units whose records are on their way, checked if they are to rule some out, and what failed."""
+        units, failures = (shown.raw_units(begin, end), {}) if tags is None else shown.checked(begin, end)
+        self.read_ahead(units)
+        return units, failures
 
     def behind_gap(self, offset: int) -> int:
         """Returns the first offset from ``offset`` on that no gap among the hot messages has."""

@@ -71,15 +71,7 @@ def archived(sent: Sequence[Sent]) -> Broker:
         records.append(one)
     settings = small_settings(index__items=30_000, index__slots=100, cold__frame_bytes=4096)
     followed = FollowedWorld(settings=settings, segment_bytes=_SEGMENT_BYTES)
-    store = followed.open()
-    log = BrokerLog(data, segment_bytes=_SEGMENT_BYTES)
-    log.feed(store)
-    store.promote()
-    store.close()
-    world = followed.ordinary()
-    world.open().archive(everything=True)
-    world.engine.close()
-    return Broker(world, records)
+    return Broker(followed.archived(BrokerLog(data, segment_bytes=_SEGMENT_BYTES)), records)
 
 
 @pytest.mark.parametrize("order", Order)

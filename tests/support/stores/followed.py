@@ -111,6 +111,17 @@ class FollowedWorld:
         world._opens = self.opens + 500
         return world
 
+    def archived(self, log: BrokerLog) -> World:
+        """What is left of a store that followed a log to its end, was promoted, and has archived all of it."""
+        store = self.open()
+        log.feed(store)
+        store.promote()
+        store.close()
+        world = self.ordinary()
+        world.open().archive(everything=True)
+        world.engine.close()
+        return world
+
     def head(self) -> Head:
         """The newest head of the archive."""
         return self.ordinary().head()

@@ -164,7 +164,7 @@ class SegmentReader:
 
     def directory_tables(
         self, topic: str, queue_id: int | None = None, *, in_queues: bool = True
-    ) -> Iterator[pa.Table]:  # fmt: skip
+    ) -> Iterator[pa.Table]:
         """Yields the rows of :meth:`directory_rows` as columns, a page at a time.
 
         Pages that are not kept come together, up to 8 MiB a request.
